@@ -1,0 +1,246 @@
+"""Which events follow from a wish. Pure: the task and the instant go in, events come out, or an error is raised.
+
+The rules that hold whoever asks:
+- terminal is final: nothing follows after completed, failed or cancelled;
+- a worker's wish names its attempt, and a stale attempt is refused;
+- input keys are minted here, `in-1`, `in-2` …, and never reused in a task's life;
+- an answer to a key that is unknown, answered or withdrawn is ignored;
+- time never runs backwards within a task, whatever the clocks of the replicas say;
+- a stream has a cap, and the last places in it are kept for its end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from . import errors, events
+from .events import Json, TaskEvent
+from .task import Question, Task, evolve
+
+Events = tuple[TaskEvent, ...]
+
+STREAM_EVENTS_MAX = 10_000  # a task that needs more fails with `too_many_events`
+STREAM_EVENTS_RESERVED = 8  # kept free, so that a full task can still be lost, failed or cancelled
+LOSSES_MAX = 5  # workers lost in a row by one leg before the task is given up: it may be what kills them
+END_GRACE_MS = 300_000  # a terminal task stays readable at least this long
+EXTENSION_MS_MIN = 60_000  # a running task's time to live grows by at least this much at once
+
+INTERNAL_ERROR = -32603
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request that an upstream wants answered. `name` is its own key, `request` `{"method", "params"}`."""
+
+    name: str
+    request: Mapping[str, Json]
+
+
+def instant(now: datetime) -> str:
+    """RFC 3339 in UTC with milliseconds; these strings compare as their instants do."""
+    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+
+
+def failure(reason: str, message: str) -> dict[str, Json]:
+    """A JSON-RPC error of our own making; `data.reason` is a fixed word that programs may read."""
+    return {"code": INTERNAL_ERROR, "message": message, "data": {"reason": reason}}
+
+
+def open_task(opening: events.TaskOpened) -> Events:
+    """The call becomes a task. `opening` is complete: version 1, its own instant, its own id."""
+    return (opening,)
+
+
+def start_work(task: Task, worker: str, now: datetime) -> Events:
+    """The next attempt begins. Raises TaskAlreadyEnded, TaskNotRunnable."""
+    _refuse_ended(task)
+    if not task.is_runnable:
+        raise errors.TaskNotRunnable
+    if is_expired(task, now):
+        return expire(task, now)
+    return (events.WorkStarted(*_next(task, now), attempt=task.attempt + 1, worker=worker),)
+
+
+def report_progress(
+    task: Task, attempt: int, progress: float, total: float | None, message: str | None, now: datetime
+) -> Events:
+    """The tool told how far it is. Raises TaskAlreadyEnded, StaleAttempt; says nothing on a nearly full stream."""
+    _refuse_stale(task, attempt)
+    if _is_full(task):
+        return ()
+    return (events.ProgressReported(*_next(task, now), attempt, progress, total, message),)
+
+
+def finish_leg(task: Task, attempt: int, asks: Sequence[Ask], request_state: str | None, now: datetime) -> Events:
+    """A leg ended with an InputRequiredResult: a checkpoint, and questions if it asked any.
+
+    A leg that only carries state runs on; one that asks nothing and carries none fails the task, for nobody could
+    ever answer it. Raises TaskAlreadyEnded, StaleAttempt.
+    """
+    _refuse_stale(task, attempt)
+    if not asks and request_state is None:
+        return fail(task, attempt, failure("no_question", "The tool asked for input without naming any request"), now)
+    if _is_full(task):
+        return _fail_full(task, now)
+    reached = events.CheckpointReached(*_next(task, now), attempt, leg=task.leg + 1, request_state=request_state)
+    if not asks:
+        return (reached,)
+    return (reached, _request(evolve(task, reached), attempt, asks, now, held=False))
+
+
+def ask(task: Task, attempt: int, wanted: Ask, occurrence: int, now: datetime) -> Events:
+    """The running tool asks mid-call and waits (a legacy upstream).
+
+    `occurrence` counts, from 0, how often this attempt has asked this very request. What an earlier attempt asked is
+    not asked again: no event follows, and `asked` finds the question with its answer or still waiting.
+    Raises TaskAlreadyEnded, StaleAttempt, StreamFull.
+    """
+    _refuse_stale(task, attempt)
+    if asked(task, wanted, occurrence) is not None:
+        return ()
+    if _is_full(task):
+        raise errors.StreamFull
+    return (_request(task, attempt, [wanted], now, held=True),)
+
+
+def asked(task: Task, wanted: Ask, occurrence: int) -> Question | None:
+    """The question that stands for this request at this occurrence, if it was put."""
+    same = [q for q in task.questions if q.held and q.request == wanted.request]
+    return same[occurrence] if occurrence < len(same) else None
+
+
+def receive_input(task: Task, answers: Mapping[str, Json], now: datetime) -> Events:
+    """The client answered. Keys that are not outstanding are ignored; on an ended task so is everything."""
+    waiting = {question.key for question in task.outstanding}
+    accepted = {key: answer for key, answer in answers.items() if key in waiting}
+    if not accepted:
+        return ()
+    return (events.InputReceived(*_next(task, now), accepted),)
+
+
+def request_cancel(task: Task, now: datetime) -> Events:
+    """The owner wants it stopped. Idempotent; a task that nobody runs is cancelled at once."""
+    if task.status.is_terminal:
+        return ()
+    if task.is_running:
+        return () if task.cancel_requested else (events.CancelRequested(*_next(task, now)),)
+    wanted = events.CancelRequested(*_next(task, now))
+    return (wanted, _cancelled(evolve(task, wanted), now))
+
+
+def complete(task: Task, attempt: int, result: Mapping[str, Json], now: datetime) -> Events:
+    """The call returned; a late result after a cancel request still counts. Raises TaskAlreadyEnded, StaleAttempt."""
+    _refuse_stale(task, attempt)
+    return (events.TaskCompleted(*_next(task, now), ttl_ms=_ttl_at_end(task, now), result=result),)
+
+
+def fail(task: Task, attempt: int, error: Mapping[str, Json], now: datetime) -> Events:
+    """The call ended in a JSON-RPC error. Raises TaskAlreadyEnded, StaleAttempt."""
+    _refuse_stale(task, attempt)
+    return (_failed(task, error, now),)
+
+
+def stop(task: Task, attempt: int, now: datetime) -> Events:
+    """The body stopped because of the cancel request. Raises TaskAlreadyEnded, StaleAttempt, TaskNotRunnable."""
+    _refuse_stale(task, attempt)
+    if not task.cancel_requested:
+        raise errors.TaskNotRunnable
+    return (_cancelled(task, now),)
+
+
+def lose_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
+    """An attempt is gone without an outcome: run again when that is safe, else end with a clear error.
+
+    Safe is what the policy or the tool's hints call safe, and what resumes from a checkpoint.
+    Raises TaskAlreadyEnded, StaleAttempt.
+    """
+    _refuse_stale(task, attempt)
+    lost = events.WorkLost(*_next(task, now), attempt, why)
+    after = evolve(task, lost)
+    if task.cancel_requested:
+        return (lost, _cancelled(after, now))
+    if not (task.opened.rerun_is_safe or task.has_checkpoint):
+        message = f"The worker was lost ({why}), and this tool is not known to be safe to run again"
+        return (lost, _failed(after, failure("worker_lost", message), now))
+    if after.losses >= LOSSES_MAX or _is_full(after):
+        message = f"The worker was lost {after.losses} times in a row; giving up"
+        return (lost, _failed(after, failure("worker_lost", message), now))
+    return (lost,)
+
+
+def give_back(task: Task, attempt: int, why: str, now: datetime) -> Events:
+    """A worker that is shutting down returns an attempt whose call it stopped; judged like a loss."""
+    return lose_work(task, attempt, why, now)
+
+
+def extend_ttl(task: Task, attempt: int, now: datetime) -> Events:
+    """Work that still runs does not run out of time: more is added once half of it is gone."""
+    _refuse_stale(task, attempt)
+    if task.ttl_ms is None or task.opened.ttl_ms is None or _is_full(task):
+        return ()
+    age_ms = _age_ms(task, now)
+    if task.ttl_ms - age_ms > max(task.opened.ttl_ms, EXTENSION_MS_MIN) // 2:
+        return ()
+    return (events.TtlChanged(*_next(task, now), ttl_ms=age_ms + max(task.opened.ttl_ms, EXTENSION_MS_MIN)),)
+
+
+def is_expired(task: Task, now: datetime) -> bool:
+    """True once the time to live has ended."""
+    return task.expires_at is not None and now >= task.expires_at
+
+
+def expire(task: Task, now: datetime) -> Events:
+    """The time to live ended first. A running attempt is left alone: its worker extends the time, or is lost."""
+    if task.status.is_terminal or task.is_running or not is_expired(task, now):
+        return ()
+    error = failure("expired", "The task's time to live ended before the call did")
+    return (events.TaskExpired(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error),)
+
+
+def _request(task: Task, attempt: int, asks: Sequence[Ask], now: datetime, *, held: bool) -> events.InputRequested:
+    first = len(task.questions) + 1
+    questions = {
+        f"in-{number}": {"name": wanted.name, "request": dict(wanted.request)}
+        for number, wanted in enumerate(asks, first)
+    }
+    return events.InputRequested(*_next(task, now), attempt, held=held, questions=questions)
+
+
+def _failed(task: Task, error: Mapping[str, Json], now: datetime) -> events.TaskFailed:
+    return events.TaskFailed(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error)
+
+
+def _fail_full(task: Task, now: datetime) -> Events:
+    message = f"The task needs more than {STREAM_EVENTS_MAX} events"
+    return (_failed(task, failure("too_many_events", message), now),)
+
+
+def _cancelled(task: Task, now: datetime) -> events.TaskCancelled:
+    return events.TaskCancelled(*_next(task, now), ttl_ms=_ttl_at_end(task, now))
+
+
+def _next(task: Task, now: datetime) -> tuple[str, int, str]:
+    return task.id, task.version + 1, max(instant(now), task.updated_at)
+
+
+def _ttl_at_end(task: Task, now: datetime) -> int | None:
+    return None if task.ttl_ms is None else max(task.ttl_ms, _age_ms(task, now) + END_GRACE_MS)
+
+
+def _age_ms(task: Task, now: datetime) -> int:
+    return max(0, (now - datetime.fromisoformat(task.created_at)) // timedelta(milliseconds=1))
+
+
+def _is_full(task: Task) -> bool:
+    return task.version >= STREAM_EVENTS_MAX - STREAM_EVENTS_RESERVED
+
+
+def _refuse_ended(task: Task) -> None:
+    if task.status.is_terminal:
+        raise errors.TaskAlreadyEnded
+
+
+def _refuse_stale(task: Task, attempt: int) -> None:
+    _refuse_ended(task)
+    if not task.is_running or task.attempt != attempt:
+        raise errors.StaleAttempt(attempt, task.attempt)

@@ -1,0 +1,136 @@
+"""Every error that Outlast raises by its own judgement, as one tree.
+
+    OutlastError
+    ├── TaskError
+    │   ├── TaskNotFound            unknown, expired or another owner's: nobody can tell which
+    │   ├── TaskAlreadyEnded        the first terminal event won
+    │   ├── StaleVersion            somebody else appended first: load again and decide again
+    │   ├── StaleAttempt            the fence: another attempt runs this task now
+    │   ├── TaskNotRunnable         parked on input, or already being worked on
+    │   └── StreamFull              the stream reached its named cap
+    ├── CallError
+    │   ├── InvalidCall             parameters that the specification answers with -32602
+    │   ├── MalformedAnswer         one answer of a tasks/update has the wrong shape
+    │   ├── IdempotencyConflict     the key was used for another call
+    │   └── MissingCapability       the client did not declare what this needs (-32021)
+    ├── DuplicateOpening            the key already opened a task: find it and compare
+    ├── StoreUnavailable            PostgreSQL cannot be reached or did not answer in time
+    ├── UpstreamError
+    │   ├── UpstreamUnavailable     no connection to the upstream server
+    │   └── UpstreamFault           the upstream answered with a JSON-RPC error
+    ├── Unauthenticated             no valid identity
+    └── ConfigurationError          a setting is wrong; says where and why
+
+A class docstring is the sentence that a person reads; facts are attributes. `service/problems.py` translates to
+JSON-RPC and HTTP; `adapters/failures.py` translates foreign errors into these.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class OutlastError(Exception):
+    """Something went wrong in Outlast."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or type(self).__doc__)
+
+
+class TaskError(OutlastError):
+    """The task cannot do this."""
+
+
+class TaskNotFound(TaskError):
+    """Task not found."""
+
+
+class TaskAlreadyEnded(TaskError):
+    """The task has already ended and takes no more changes."""
+
+
+class StaleVersion(TaskError):
+    """The task has moved on since it was read."""
+
+    def __init__(self, task_id: str, expected: int) -> None:
+        super().__init__()
+        self.task_id, self.expected = task_id, expected
+
+
+class StaleAttempt(TaskError):
+    """Another attempt has taken over this task."""
+
+    def __init__(self, attempt: int, current: int) -> None:
+        super().__init__()
+        self.attempt, self.current = attempt, current
+
+
+class TaskNotRunnable(TaskError):
+    """The task has nothing to run now."""
+
+
+class StreamFull(TaskError):
+    """The task has reached the largest number of events that one task may have."""
+
+
+class CallError(OutlastError):
+    """The call cannot be served as it was sent."""
+
+
+class InvalidCall(CallError):
+    """The parameters are not valid."""
+
+
+class MalformedAnswer(CallError):
+    """An input response does not have the shape of its request's result."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"inputResponses[{key!r}] is not a valid response: {reason}")
+        self.key, self.reason = key, reason
+
+
+class IdempotencyConflict(CallError):
+    """This idempotency key was used for a different call."""
+
+
+class MissingCapability(CallError):
+    """Missing required client capability"""
+
+    def __init__(self, required: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.required = required
+
+
+class DuplicateOpening(OutlastError):
+    """A task was already opened with this idempotency key."""
+
+
+class StoreUnavailable(OutlastError):
+    """The task store cannot be reached; try again shortly."""
+
+
+class UpstreamError(OutlastError):
+    """The upstream server could not serve the call."""
+
+
+class UpstreamUnavailable(UpstreamError):
+    """The upstream server cannot be reached."""
+
+    def __init__(self, upstream: str, reason: str) -> None:
+        super().__init__(f"The upstream server {upstream!r} cannot be reached: {reason}")
+        self.upstream, self.reason = upstream, reason
+
+
+class UpstreamFault(UpstreamError):
+    """The upstream server answered with a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.data = code, message, data
+
+
+class Unauthenticated(OutlastError):
+    """A valid bearer token is required."""
+
+
+class ConfigurationError(OutlastError):
+    """The configuration is not valid."""

@@ -1,0 +1,187 @@
+"""What can happen to a task: past-tense facts, each with a fixed stored name.
+
+Every event carries its task's id, its own number in that task (the version that the task has after it) and the instant
+it was recorded (`at`, RFC 3339 in UTC with milliseconds). Fields hold plain JSON values only, so that a stored event
+can be read by anything. To change a shape, raise `class_version` and add `upcast_vN_vM(state)`, which mutates the
+decoded dict; never edit what is stored, and never reuse a `TOPIC`. `tests/domain/golden_events.jsonl` keeps one line
+of every version ever released.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+Json = Any
+
+
+@dataclass(frozen=True)
+class TaskEvent:
+    """One fact about one task."""
+
+    TOPIC: ClassVar[str]
+    class_version: ClassVar[int] = 1
+
+    task_id: str
+    version: int
+    at: str
+
+
+@dataclass(frozen=True)
+class TaskOpened(TaskEvent):
+    """The call was accepted. Holds all that is needed to run it, on any worker, at any time."""
+
+    TOPIC: ClassVar[str] = "task.opened"
+
+    owner: str
+    upstream: str
+    tool: str
+    arguments: Mapping[str, Json]
+    client_capabilities: Mapping[str, Json]
+    ttl_ms: int | None
+    poll_interval_ms: int
+    timeout_ms: int | None
+    rerun_is_safe: bool
+    idempotency_key: str | None = None
+    call_digest: str | None = None
+    trace: Mapping[str, str] | None = None
+    carried_answers: Mapping[str, Json] | None = None
+    carried_state: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkStarted(TaskEvent):
+    """A worker began an attempt. The attempt number is the fence: only its holder may report."""
+
+    TOPIC: ClassVar[str] = "task.work_started"
+
+    attempt: int
+    worker: str
+
+
+@dataclass(frozen=True)
+class ProgressReported(TaskEvent):
+    """The tool told how far it is."""
+
+    TOPIC: ClassVar[str] = "task.progress_reported"
+
+    attempt: int
+    progress: float
+    total: float | None
+    message: str | None
+
+
+@dataclass(frozen=True)
+class CheckpointReached(TaskEvent):
+    """A leg of the call ended with state to resume from (multi round-trip `requestState`)."""
+
+    TOPIC: ClassVar[str] = "task.checkpoint_reached"
+
+    attempt: int
+    leg: int
+    request_state: str | None
+
+
+@dataclass(frozen=True)
+class InputRequested(TaskEvent):
+    """The tool asked the client for something.
+
+    `questions` maps our key to `{"name": the upstream's own key, "request": {"method", "params"}}`. With `held` the
+    upstream call stays open and waits for the answer (a legacy server); without, the leg is over and the task parks.
+    """
+
+    TOPIC: ClassVar[str] = "task.input_requested"
+
+    attempt: int
+    held: bool
+    questions: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class InputReceived(TaskEvent):
+    """The client answered; `answers` maps our key to the client's result."""
+
+    TOPIC: ClassVar[str] = "task.input_received"
+
+    answers: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class CancelRequested(TaskEvent):
+    """The owner asked for the work to stop; the running attempt decides what comes of it."""
+
+    TOPIC: ClassVar[str] = "task.cancel_requested"
+
+
+@dataclass(frozen=True)
+class WorkLost(TaskEvent):
+    """An attempt ended without an outcome: its worker died, stalled or was shut down."""
+
+    TOPIC: ClassVar[str] = "task.work_lost"
+
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
+class TtlChanged(TaskEvent):
+    """The time to live was extended because the work still runs."""
+
+    TOPIC: ClassVar[str] = "task.ttl_changed"
+
+    ttl_ms: int | None
+
+
+@dataclass(frozen=True)
+class TaskCompleted(TaskEvent):
+    """The call returned a result, be it with `isError` or without."""
+
+    TOPIC: ClassVar[str] = "task.completed"
+
+    ttl_ms: int | None
+    result: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class TaskFailed(TaskEvent):
+    """The call ended in a JSON-RPC error (`code`, `message`, optional `data`)."""
+
+    TOPIC: ClassVar[str] = "task.failed"
+
+    ttl_ms: int | None
+    error: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class TaskCancelled(TaskEvent):
+    """The work stopped because the owner asked for it."""
+
+    TOPIC: ClassVar[str] = "task.cancelled"
+
+    ttl_ms: int | None
+
+
+@dataclass(frozen=True)
+class TaskExpired(TaskEvent):
+    """The time to live ran out before the call ended: nobody answered, or no worker came."""
+
+    TOPIC: ClassVar[str] = "task.expired"
+
+    ttl_ms: int | None
+    error: Mapping[str, Json]
+
+
+EVENT_TYPES: tuple[type[TaskEvent], ...] = (
+    TaskOpened,
+    WorkStarted,
+    ProgressReported,
+    CheckpointReached,
+    InputRequested,
+    InputReceived,
+    CancelRequested,
+    WorkLost,
+    TtlChanged,
+    TaskCompleted,
+    TaskFailed,
+    TaskCancelled,
+    TaskExpired,
+)

@@ -1,0 +1,226 @@
+"""Every seam of Outlast on one page: what the service needs of the world, in words that an adapter can be built from.
+
+Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin; one contract suite
+(`tests/contracts/`) holds both to these sentences. All methods may raise `StoreUnavailable`, or `UpstreamUnavailable`
+where an upstream is spoken to; nothing here retries for ever.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from .decisions import Ask, Events
+from .events import Json, TaskEvent
+from .owner import Owner
+from .task import Task
+
+Clock = Callable[[], datetime]
+
+
+class EventLog(Protocol):
+    """The streams of all tasks: the truth that everything else is derived from."""
+
+    async def append(self, before: Task | None, events: Events) -> Task:
+        """Record `events` with all that follows from them, or nothing, and return the task after them.
+
+        In one commit: the events, the view row, the run-queue row (there while the task wants a worker, gone when it
+        does not) and the signal. Once this has returned, every reader on every replica sees it. `before` is the task
+        as it was read (None to open one). Raises StaleVersion when somebody else appended first, DuplicateOpening
+        when the owner already used the idempotency key. A commit whose reply was lost is found again and is a success.
+        """
+        ...
+
+    async def read(self, task_id: str) -> Sequence[TaskEvent]:
+        """The events of one task, first to last; empty for an unknown one."""
+        ...
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """What is known of one task without its history. `wire` is the JSON of `change.detailed_task`."""
+
+    task_id: str
+    version: int
+    owner: str
+    is_terminal: bool
+    expires_at: datetime | None
+    call_digest: str | None
+    wire: bytes
+
+
+class TaskViews(Protocol):
+    """One row a task, as of its last append; read without locks, never stale."""
+
+    async def get(self, task_id: str) -> TaskView | None:
+        """The row, or None for a task that is not stored."""
+        ...
+
+    async def opened_with(self, owner: str, idempotency_key: str) -> TaskView | None:
+        """The task that this owner opened with this key, or None."""
+        ...
+
+    async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
+        """Tasks whose time to live has ended, oldest first, at most `limit`."""
+        ...
+
+    async def forget(self, task_ids: Sequence[str]) -> None:
+        """Remove these tasks altogether, events included. Unknown ids are ignored."""
+        ...
+
+
+class Dispatcher(Protocol):
+    """Who may try to run what. A wake-up, not an authority: `WorkStarted` in the event log decides.
+
+    A task is queued by the append that makes it runnable and leaves the queue by the append that parks or ends it.
+    A lease that runs out makes the task claimable again: its worker is lost.
+    """
+
+    async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
+        """Lease up to `limit` due tasks to `worker`, oldest first. No task is leased to two at once. Never blocks."""
+        ...
+
+    async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
+        """Prolong these leases in one step; returns the ids that `worker` still holds."""
+        ...
+
+    async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
+        """Give these leases back; the tasks are due again after `delay_s`. Those not held are ignored."""
+        ...
+
+    async def depth(self) -> int:
+        """How many tasks wait for a worker: due, and leased to none."""
+        ...
+
+
+class Signal(Protocol):
+    """Names who moved; carries no news. It may be lost, doubled, late: whoever waits reads from its own number."""
+
+    def watching(self, task_id: str) -> AbstractAsyncContextManager["Wakeup"]:
+        """From here on until the exit, moves of this task wake the yielded waiter."""
+        ...
+
+    def watching_queue(self) -> AbstractAsyncContextManager["Wakeup"]:
+        """From here on until the exit, tasks that become runnable wake the yielded waiter."""
+        ...
+
+
+class Wakeup(Protocol):
+    """One waiter. A move that came between two waits is not missed: the next wait returns at once."""
+
+    async def wait(self, seconds: float) -> bool:
+        """Return True once something moved, or False when the time is up. May return early."""
+        ...
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool of one upstream. `definition` is its `tools/list` entry, untouched but for the name."""
+
+    name: str
+    upstream: str
+    upstream_name: str
+    definition: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One leg of one call, complete in itself."""
+
+    upstream: str
+    tool: str
+    arguments: Mapping[str, Json]
+    client_capabilities: Mapping[str, Json]
+    answers: Mapping[str, Json] | None = None
+    request_state: str | None = None
+    trace: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A progress notification of the running call."""
+
+    progress: float
+    total: float | None
+    message: str | None
+
+
+@dataclass(frozen=True)
+class HeldAsk:
+    """A legacy upstream asks mid-call; `reply` takes the client's result, `refuse` a JSON-RPC code and message."""
+
+    ask: Ask
+    reply: Callable[[Mapping[str, Json]], None]
+    refuse: Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class LegEnded:
+    """The upstream answered with an InputRequiredResult."""
+
+    asks: Sequence[Ask]
+    request_state: str | None
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The upstream answered with a result, `isError` or not, exactly as it came."""
+
+    result: Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class Faulted:
+    """The upstream answered with a JSON-RPC error, exactly as it came."""
+
+    code: int
+    message: str
+    data: Json = None
+
+
+CallNews = Progress | HeldAsk | LegEnded | Returned | Faulted
+
+
+class RunningCall(Protocol):
+    """An upstream call in flight. It belongs to nobody's request: it may be handed from one reader to the next."""
+
+    def news(self) -> AsyncIterator[CallNews]:
+        """What the call has to say, in order; ends after LegEnded, Returned or Faulted.
+
+        Raises UpstreamUnavailable when the connection is lost before the outcome. One reader at a time.
+        """
+        ...
+
+    async def cancel(self) -> None:
+        """Tell the upstream to stop, and wait (bounded) until the call is over. Idempotent."""
+        ...
+
+
+class Upstreams(Protocol):
+    """The MCP servers that Outlast stands in front of, connected at need and again with a back-off."""
+
+    async def tools(self) -> Sequence[Tool]:
+        """The merged catalogue; names are prefixed by upstream when there are several.
+
+        An upstream that is down is left out; raises UpstreamUnavailable when all are.
+        """
+        ...
+
+    async def call(self, call: ToolCall) -> RunningCall:
+        """Begin the call. Raises UpstreamUnavailable when it was certainly not sent."""
+        ...
+
+    async def close(self) -> None:
+        """Cancel what runs and end every connection and child process. Idempotent."""
+        ...
+
+
+class Identity(Protocol):
+    """Who is asking."""
+
+    async def authenticate(self, authorization: str | None) -> Owner:
+        """The owner named by an Authorization header's value. Raises Unauthenticated."""
+        ...
+
+

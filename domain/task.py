@@ -1,0 +1,234 @@
+"""The task as a value: its status, and what each event does to it (`evolve`, `fold`)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import singledispatch
+
+from . import events
+from .events import Json, TaskEvent
+
+
+class TaskStatus(StrEnum):
+    """The five statuses of the tasks specification."""
+
+    WORKING = "working"
+    INPUT_REQUIRED = "input_required"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        """True for a status that nothing leaves."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
+
+
+@dataclass(frozen=True)
+class Question:
+    """One request to the client. `key` is ours and never reused; `name` is the upstream's own key."""
+
+    key: str
+    name: str
+    request: Mapping[str, Json]
+    leg: int
+    held: bool
+    answer: Mapping[str, Json] | None = None
+    withdrawn: bool = False
+
+    @property
+    def is_outstanding(self) -> bool:
+        """True while the client may still answer it."""
+        return self.answer is None and not self.withdrawn
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that is known of one task after `version` events. `opened` keeps what was asked for."""
+
+    opened: events.TaskOpened
+    version: int
+    status: TaskStatus
+    updated_at: str
+    ttl_ms: int | None
+    status_message: str | None = None
+    attempt: int = 0
+    worker: str | None = None
+    losses: int = 0
+    leg: int = 0
+    request_state: str | None = None
+    cancel_requested: bool = False
+    questions: tuple[Question, ...] = ()
+    result: Mapping[str, Json] | None = None
+    error: Mapping[str, Json] | None = None
+
+    @property
+    def id(self) -> str:
+        """The task id, 43 URL-safe characters that carry 256 random bits."""
+        return self.opened.task_id
+
+    @property
+    def owner(self) -> str:
+        """The key of the owner (`Owner.key`)."""
+        return self.opened.owner
+
+    @property
+    def created_at(self) -> str:
+        """The very string that was sent first; it is never formatted again."""
+        return self.opened.at
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """The instant at which the time to live ends; None for an unlimited one."""
+        if self.ttl_ms is None:
+            return None
+        return datetime.fromisoformat(self.created_at) + timedelta(milliseconds=self.ttl_ms)
+
+    @property
+    def outstanding(self) -> tuple[Question, ...]:
+        """The questions that the client may answer now, oldest first."""
+        return tuple(question for question in self.questions if question.is_outstanding)
+
+    @property
+    def is_running(self) -> bool:
+        """True while an attempt holds the task."""
+        return self.worker is not None
+
+    @property
+    def is_parked(self) -> bool:
+        """True while the next leg waits for answers; a parked task holds no worker."""
+        return not self.is_running and any(not question.held for question in self.outstanding)
+
+    @property
+    def is_runnable(self) -> bool:
+        """True when a worker may start the next attempt."""
+        return not (self.status.is_terminal or self.is_running or self.is_parked)
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """True when a new attempt resumes from a finished leg instead of from the start."""
+        return self.leg > 0
+
+    @property
+    def leg_answers(self) -> Mapping[str, Json] | None:
+        """The answers, by the upstream's own keys, that the next leg's call carries; None for none."""
+        if self.leg == 0:
+            return self.opened.carried_answers
+        answers = {q.name: q.answer for q in self.questions if q.leg == self.leg and not q.held and q.answer}
+        return answers or None
+
+
+def fold(history: Iterable[TaskEvent]) -> Task | None:
+    """The task after all of `history`, in order; None for an empty one."""
+    task: Task | None = None
+    for event in history:
+        task = evolve(task, event)
+    return task
+
+
+def evolve(task: Task | None, event: TaskEvent) -> Task:
+    """The task after one more event. Never refuses: judging is `decisions`' part."""
+    if isinstance(event, events.TaskOpened):
+        return Task(event, event.version, TaskStatus.WORKING, event.at, event.ttl_ms)
+    if task is None:
+        raise ValueError(f"the stream of a task begins with TaskOpened, not {type(event).__name__}")
+    changed = _apply(event, task)
+    return replace(changed, version=event.version, updated_at=event.at)
+
+
+@singledispatch
+def _apply(event: TaskEvent, task: Task) -> Task:
+    raise TypeError(f"no rule for {type(event).__name__}")
+
+
+@_apply.register
+def _(event: events.WorkStarted, task: Task) -> Task:
+    return replace(task, attempt=event.attempt, worker=event.worker)
+
+
+@_apply.register
+def _(event: events.ProgressReported, task: Task) -> Task:
+    if task.status is TaskStatus.INPUT_REQUIRED or task.cancel_requested:
+        return task
+    return replace(task, status_message=event.message or _amount(event.progress, event.total))
+
+
+@_apply.register
+def _(event: events.CheckpointReached, task: Task) -> Task:
+    return replace(task, leg=event.leg, request_state=event.request_state, losses=0)
+
+
+@_apply.register
+def _(event: events.InputRequested, task: Task) -> Task:
+    asked = tuple(
+        Question(key, question["name"], question["request"], task.leg, event.held)
+        for key, question in event.questions.items()
+    )
+    return replace(
+        task,
+        status=TaskStatus.INPUT_REQUIRED,
+        status_message="Waiting for input",
+        questions=task.questions + asked,
+        worker=task.worker if event.held else None,
+    )
+
+
+@_apply.register
+def _(event: events.InputReceived, task: Task) -> Task:
+    answered = tuple(replace(q, answer=event.answers[q.key]) if q.key in event.answers else q for q in task.questions)
+    return _settle(replace(task, questions=answered))
+
+
+@_apply.register
+def _(_event: events.CancelRequested, task: Task) -> Task:
+    return replace(_withdraw(task), cancel_requested=True, status_message="Cancellation requested")
+
+
+@_apply.register
+def _(_event: events.WorkLost, task: Task) -> Task:
+    return replace(task, worker=None, losses=task.losses + 1)
+
+
+@_apply.register
+def _(event: events.TtlChanged, task: Task) -> Task:
+    return replace(task, ttl_ms=event.ttl_ms)
+
+
+@_apply.register
+def _(event: events.TaskCompleted, task: Task) -> Task:
+    return replace(_end(task, TaskStatus.COMPLETED, None, event.ttl_ms), result=event.result)
+
+
+@_apply.register(events.TaskFailed)
+@_apply.register(events.TaskExpired)
+def _(event: events.TaskFailed | events.TaskExpired, task: Task) -> Task:
+    return replace(_end(task, TaskStatus.FAILED, str(event.error["message"]), event.ttl_ms), error=event.error)
+
+
+@_apply.register
+def _(event: events.TaskCancelled, task: Task) -> Task:
+    return _end(task, TaskStatus.CANCELLED, "Cancelled on request", event.ttl_ms)
+
+
+def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None) -> Task:
+    return replace(_withdraw(task), status=status, status_message=message, ttl_ms=ttl_ms, worker=None)
+
+
+def _withdraw(task: Task) -> Task:
+    withdrawn = tuple(replace(q, withdrawn=True) if q.is_outstanding else q for q in task.questions)
+    return _settle(replace(task, questions=withdrawn))
+
+
+def _settle(task: Task) -> Task:
+    """Back to `working` once nothing is asked any more."""
+    if task.status is not TaskStatus.INPUT_REQUIRED or task.outstanding:
+        return task
+    return replace(task, status=TaskStatus.WORKING, status_message=None)
+
+
+def _amount(progress: float, total: float | None) -> str:
+    return f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
