@@ -4,11 +4,16 @@ from enum import StrEnum
 
 from .task import Task
 
+LEASE_S = (
+    6.0  # a worker silent for this long has lost its tasks; see `service/worker.py` for its beat
+)
+
 
 class Queueing(StrEnum):
     """What an append does to the task's row in the run queue."""
 
     PUT = "put"
+    LEASE = "lease"
     KEEP = "keep"
     DROP = "drop"
 
@@ -16,9 +21,13 @@ class Queueing(StrEnum):
 def queueing(before: Task | None, after: Task) -> Queueing:
     """PUT a task that has become runnable, DROP one that is parked or ended, KEEP every other.
 
-    KEEP matters for a runnable task that stays so: putting it again would free the lease of a worker that has
-    claimed it and is about to append `WorkStarted`.
+    A task that is opened by the very worker that already runs it is put with that worker's LEASE.
+
+    KEEP matters for a runnable task that stays so: putting it again would free the lease of a
+    worker that has claimed it and is about to append `WorkStarted`.
     """
     if after.is_runnable:
         return Queueing.KEEP if before is not None and before.is_runnable else Queueing.PUT
-    return Queueing.KEEP if after.is_running else Queueing.DROP
+    if after.is_running:
+        return Queueing.LEASE if before is None else Queueing.KEEP
+    return Queueing.DROP
