@@ -1,7 +1,7 @@
 """Wake-ups within one process: who waits for which task, and who waits for the run queue."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 _QUEUE = ""  # no task id is empty
@@ -12,9 +12,11 @@ class BusWakeup:
 
     def __init__(self) -> None:
         self._moved = asyncio.Event()
+        self.version = 0
 
-    def set(self) -> None:
+    def set(self, version: int) -> None:
         """End the present wait, or else the next one."""
+        self.version = max(self.version, version) if version else 0
         self._moved.set()
 
     async def wait(self, seconds: float) -> bool:
@@ -42,23 +44,23 @@ class Bus:
         """See `Signal.watching_queue`."""
         return self._waiting_for(_QUEUE)
 
-    def task_moved(self, task_id: str) -> None:
+    def task_moved(self, task_id: str, version: int) -> None:
         """Wake those who watch this task."""
         for waiter in self._waiters.get(task_id, ()):
-            waiter.set()
+            waiter.set(version)
 
     def queue_moved(self) -> None:
         """Wake those who watch the run queue."""
-        self.task_moved(_QUEUE)
+        self.task_moved(_QUEUE, 0)
 
     def all_moved(self) -> None:
         """Wake everybody: news may have been missed."""
         for waiters in self._waiters.values():
             for waiter in waiters:
-                waiter.set()
+                waiter.set(0)
 
     @asynccontextmanager
-    async def _waiting_for(self, name: str) -> AsyncIterator[BusWakeup]:
+    async def _waiting_for(self, name: str) -> AsyncGenerator[BusWakeup, None]:
         waiter = BusWakeup()
         self._waiters.setdefault(name, set()).add(waiter)
         try:

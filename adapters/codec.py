@@ -1,5 +1,6 @@
-"""JSON bytes for the store. Fast where it can be, and total: what an upstream may send, we can keep."""
+"""JSON bytes and text for the store. Total: what an upstream or a client may send, we can keep."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -7,7 +8,7 @@ import orjson
 
 
 def encode(value: Any) -> bytes:
-    """JSON text of a JSON value. Integers beyond 64 bits and lone surrogates survive (as `\\u` escapes)."""
+    """JSON text of a JSON value. Large integers and lone surrogates survive (as `\\u` escapes)."""
     try:
         return orjson.dumps(value)
     except TypeError:
@@ -20,3 +21,19 @@ def decode(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return json.loads(text)
+
+
+def is_storable(text: str) -> bool:
+    """True for what a text column can hold: neither NUL nor a lone surrogate."""
+    return storable(text) == text
+
+
+def storable(text: str) -> str:
+    """The text with a replacement character for all that a text column cannot hold."""
+    clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return clean.replace("\x00", "\ufffd")
+
+
+def digest(text: str) -> str:
+    """A short stand-in for any text, the same for the same text only."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

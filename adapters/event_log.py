@@ -1,26 +1,29 @@
-"""The event log on PostgreSQL: our recorder for the `eventsourcing` library, its mapper, and the port over both.
+"""The event log on PostgreSQL: our recorder for the `eventsourcing` library, and the port over it.
 
-This file and `failures.py` alone name the library. What it would do to us, and what stands against it:
-- it locks the events table for each append, which VACUUM or an index build turns into stalls: `insert_events` is
-  overridden by one call of our SQL function, which keeps commit order with an advisory lock;
+This file and `failures.py` alone name the library. What it would do to us, and what stands against:
+- it locks the events table for each append, which VACUUM or an index build turns into stalls:
+  `insert_events` is one call of our SQL function, which keeps commit order by an advisory lock;
 - its own database functions lose events under concurrency: refused in the constructor;
-- its retry reports a commit whose reply was lost as a conflict: `append` compares event ids before it says stale;
+- its retry reports a commit whose reply was lost as a conflict: `append` compares event ids first;
 - it creates tables by itself: never called, the migrations own the schema;
 - rows name classes by import path: every event has a fixed topic, registered here.
 """
 
 import asyncio
+import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from eventsourcing.persistence import StoredEvent
+import psycopg
+from eventsourcing.persistence import PersistenceError, StoredEvent
 from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
-from eventsourcing.utils import register_topic, resolve_topic
-from psycopg.conninfo import conninfo_to_dict
+from eventsourcing.utils import TopicError, register_topic, resolve_topic
+from psycopg.rows import dict_row
 
 from ..domain import change, errors
 from ..domain.decisions import Events
@@ -45,7 +48,7 @@ class StoredTaskEvent(StoredEvent):
 
 
 class TaskEventMapper:
-    """Events to rows and back. Old shapes are lifted by their class's `upcast_vN_vM` on the way back."""
+    """Events to rows and back. Old shapes are lifted by their class's `upcast_vN_vM`."""
 
     def to_stored_event(self, event: TaskEvent) -> StoredTaskEvent:
         """The row of a new event, under a fresh event id."""
@@ -56,13 +59,27 @@ class TaskEventMapper:
         return StoredTaskEvent(task_id, version, event.TOPIC, codec.encode(state), uuid.uuid4())
 
     def to_domain_event(self, stored: StoredEvent) -> TaskEvent:
-        """The event of a row, in today's shape."""
-        event_type: type[TaskEvent] = resolve_topic(stored.topic)
+        """The event of a row, in today's shape. Raises LookupError for one that is not known."""
+        event_type = _type_of(stored.topic)
         state: dict[str, Any] = codec.decode(stored.state)
         state["task_id"], state["version"] = str(stored.originator_id), stored.originator_version
-        for older in range(state.pop("class_version", 1), event_type.class_version):
+        written = state.pop("class_version", 1)
+        if written > event_type.class_version:
+            raise LookupError(f"{stored.topic!r} was stored by a newer release, at {written}")
+        for older in range(written, event_type.class_version):
             getattr(event_type, f"upcast_v{older}_v{older + 1}")(state)
         return event_type(**state)
+
+
+def _type_of(topic: str) -> type[TaskEvent]:
+    try:
+        found = resolve_topic(topic)
+    except TopicError:
+        found = None
+    # The library would import any module that a row names; only our events count as found.
+    if not (isinstance(found, type) and issubclass(found, TaskEvent)):
+        raise LookupError(f"no event is known by the name {topic!r}; did a newer release store it?")
+    return found
 
 
 @dataclass(frozen=True)
@@ -75,27 +92,71 @@ class ViewRow:
     wire: bytes
 
 
+class Line:
+    """The connection that one append uses just now, so that a silent one can be hung up on."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self.is_over = False
+
+    @contextmanager
+    def on(self, connection: psycopg.Connection[Any]) -> Generator[None, None, None]:
+        """The block waits on this connection. Raises StoreUnavailable when the time is up."""
+        with self._lock:
+            if self.is_over:
+                raise errors.StoreUnavailable
+            self._connection = connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._connection = None
+
+    def hang_up(self) -> None:
+        """The time is up."""
+        with self._lock:
+            self.is_over = True
+            if self._connection is not None:
+                postgres.hang_up(self._connection)
+
+
 class TaskEventRecorder(PostgresApplicationRecorder):
     """The library's recorder, writing through `outlast.append_events`."""
 
     STATEMENT = (
-        "SELECT outlast.append_events(%b::text[], %b::bigint[], %b::text[], %b::bytea[], %b::uuid[],"
+        "SELECT outlast.append_events("
+        "%b::text[], %b::bigint[], %b::text[], %b::bytea[], %b::uuid[],"
         " %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::text[],"
-        " %b::timestamptz[], %b::timestamptz[], %b::text[], %b::text[], %b::bytea[], %b::text[], %b::text[], %b::float8)"
+        " %b::timestamptz[], %b::timestamptz[], %b::text[], %b::text[], %b::bytea[],"
+        " %b::text[], %b::text[], %b::float8)"
     )
 
     def __init__(self, datastore: PostgresDatastore) -> None:
         if datastore.enable_db_functions:
-            raise errors.ConfigurationError("the event library's database functions lose events; keep them off")
+            raise errors.ConfigurationError(
+                "the event library's database functions lose events; keep them off"
+            )
         super().__init__(datastore, events_table_name="task_events")
 
     def insert_events(
-        self, stored_events: Sequence[StoredEvent], *, rows: Sequence[ViewRow] = (), **kwargs: Any
+        self,
+        stored_events: Sequence[StoredEvent],
+        *,
+        rows: Sequence[ViewRow] = (),
+        line: Line | None = None,
+        **kwargs: Any,
     ) -> Sequence[int]:
-        """Append in one round trip and return the global positions. Never retries: the caller must look first."""
+        """Append in one round trip and return the global positions.
+
+        Never tries again: the caller must look first.
+        """
         if kwargs or not rows:
             raise TypeError("append through PostgresEventLog, which brings the view rows")
-        with self.datastore.get_connection() as connection:
+        with (
+            self.datastore.get_connection() as connection,
+            (line or Line()).on(connection),
+        ):
             cursor = connection.execute(
                 self.STATEMENT, _arguments(stored_events, rows), prepare=True, binary=True
             )
@@ -115,11 +176,11 @@ def _arguments(stored_events: Sequence[StoredEvent], rows: Sequence[ViewRow]) ->
         [row.expected for row in rows],
         [task.version for task in tasks],
         [task.owner for task in tasks],
-        [task.opened.tool for task in tasks],
+        [codec.storable(task.opened.tool) for task in tasks],
         [task.status.value for task in tasks],
         [task.created_at for task in tasks],
         [task.expires_at for task in tasks],
-        [task.opened.idempotency_key for task in tasks],
+        [_digest(task.opened.idempotency_key) for task in tasks],
         [task.opened.call_digest for task in tasks],
         [row.wire for row in rows],
         [row.queueing for row in rows],
@@ -128,8 +189,12 @@ def _arguments(stored_events: Sequence[StoredEvent], rows: Sequence[ViewRow]) ->
     ]
 
 
+def _digest(idempotency_key: str | None) -> str | None:
+    return None if idempotency_key is None else codec.digest(idempotency_key)
+
+
 class PostgresEventLog:
-    """`EventLog` on PostgreSQL. Appends run on a bounded set of threads, for the library is synchronous."""
+    """`EventLog` on PostgreSQL. Appends run on a bounded set of threads: the library blocks."""
 
     def __init__(self, database: postgres.Database) -> None:
         self._database = database
@@ -142,51 +207,60 @@ class PostgresEventLog:
         after, expected = before, before.version if before else 0
         for event in events:
             after = evolve(after, event)
-        if after is None:
+        if after is None or not events:
             raise ValueError("nothing to append")
-        row = ViewRow(after, expected, queueing(before, after), codec.encode(change.detailed_task(after)))
+        wire = codec.encode(change.detailed_task(after))
+        row = ViewRow(after, expected, queueing(before, after), wire)
         stored = [self._mapper.to_stored_event(event) for event in events]
-        loop = asyncio.get_running_loop()
-        # Shielded: a caller that goes away must not leave an append half known. It happens, or it does not.
-        await asyncio.shield(loop.run_in_executor(self._threads, self._append, stored, row))
+        loop, line = asyncio.get_running_loop(), Line()
+        appended = loop.run_in_executor(self._threads, self._append, stored, row, line)
+        timer = loop.call_later(APPEND_PATIENCE_S, line.hang_up)
+        appended.add_done_callback(lambda _: timer.cancel())
+        # Shielded: a caller that goes away leaves no append half known. It happens, or it does not.
+        await asyncio.shield(appended)
         return after
 
-    def _append(self, stored: Sequence[StoredTaskEvent], row: ViewRow) -> None:
-        give_up_at = time.monotonic() + APPEND_PATIENCE_S
+    def _append(self, stored: Sequence[StoredTaskEvent], row: ViewRow, line: Line) -> None:
         while True:
             try:
-                self._recorder.insert_events(stored, rows=[row])
-                return
+                self._append_once(stored, row, line)
             except Exception as error:
-                if failures.is_conflict(error):
-                    self._resolve(stored, row, error)
-                    return
                 if not failures.is_passing(error):
                     raise
-                if time.monotonic() > give_up_at:
+                if line.is_over:
                     raise errors.StoreUnavailable from error
-                time.sleep(RETRY_PAUSE_S)
+                time.sleep(RETRY_PAUSE_S)  # a thread of ours, and the server needs time
+            else:
+                return
 
-    def _resolve(self, stored: Sequence[StoredTaskEvent], row: ViewRow, error: Exception) -> None:
-        """Return if our own events are what the append collided with: then it had happened after all."""
-        first = stored[0]
-        found = self._event_id(str(first.originator_id), first.originator_version)
-        if found == first.event_id:
-            return
-        if failures.is_duplicate_opening(error):
-            raise errors.DuplicateOpening from error
-        raise errors.StaleVersion(row.task.id, row.expected) from error
+    def _append_once(self, stored: Sequence[StoredTaskEvent], row: ViewRow, line: Line) -> None:
+        try:
+            self._recorder.insert_events(stored, rows=[row], line=line)
+        except PersistenceError as error:
+            if not failures.is_conflict(error):
+                raise
+            # If our own events are what it met, an earlier try had happened after all.
+            if self._event_id(stored[0], line) == stored[0].event_id:
+                return
+            if failures.is_duplicate_opening(error):
+                raise errors.DuplicateOpening from error
+            raise errors.StaleVersion(row.task.id, row.expected) from error
 
-    def _event_id(self, task_id: str, version: int) -> uuid.UUID | None:
+    def _event_id(self, event: StoredTaskEvent, line: Line) -> uuid.UUID | None:
+        """The id of what is stored in the place of this event."""
         statement = (
-            "SELECT event_id FROM outlast.task_events WHERE originator_id = %s AND originator_version = %s"
+            "SELECT event_id FROM outlast.task_events"
+            " WHERE originator_id = %s AND originator_version = %s"
         )
-        with failures.as_ours(), self._recorder.datastore.get_connection() as connection:
-            answer = connection.execute(statement, (task_id, version)).fetchone()
+        place = (event.originator_id, event.originator_version)
+        with self._recorder.datastore.get_connection() as connection, line.on(connection):
+            answer = connection.execute(statement, place).fetchone()
         return answer["event_id"] if answer else None
 
     async def read(self, task_id: str) -> Sequence[TaskEvent]:
         """See `EventLog.read`."""
+        if not codec.is_storable(task_id):
+            return []
         rows = await self._database.rows(
             "SELECT originator_id, originator_version, topic, state FROM outlast.task_events"
             " WHERE originator_id = %s ORDER BY originator_version",
@@ -200,14 +274,20 @@ class PostgresEventLog:
         self._recorder.datastore.close()
 
 
+class _Datastore(PostgresDatastore):
+    """The library's pool, opened by the first append and not before."""
+
+    def register_type_adapters(self) -> None:
+        """Nothing: no composite type is ever sent, and a constructor should not connect."""
+
+
 def _datastore(url: str) -> PostgresDatastore:
-    given: Mapping[str, Any] = conninfo_to_dict(url)
-    datastore = PostgresDatastore(
-        dbname=str(given.get("dbname") or ""),
-        host=str(given.get("host") or ""),
-        port=str(given.get("port") or ""),
-        user=str(given.get("user") or ""),
-        password=str(given.get("password") or ""),
+    datastore = _Datastore(
+        dbname="",
+        host="",
+        port="",
+        user="",
+        password="",
         connect_timeout=postgres.POOL_WAIT_S_MAX,
         idle_in_transaction_session_timeout=5,
         pool_size=1,
@@ -215,6 +295,6 @@ def _datastore(url: str) -> PostgresDatastore:
         schema="outlast",
         originator_id_type="text",
     )
-    # The library knows five connection settings; TLS and the rest of the URL must not be lost on the way.
-    datastore.pool.kwargs = {**datastore.pool.kwargs, **given, **postgres.KEEPALIVE}
+    # The library knows five connection settings; TLS and the rest of the URL must not be lost.
+    datastore.pool.kwargs = {**postgres.settings_of(url), "row_factory": dict_row}
     return datastore

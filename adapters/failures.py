@@ -1,6 +1,6 @@
-"""Foreign errors into ours, in one table. Nothing reads an error's text: types and SQLSTATE decide."""
+"""Foreign errors into ours, in one table. Types and SQLSTATE decide; no error's text is read."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
@@ -15,10 +15,16 @@ IDEMPOTENCY_INDEX = "task_view_idempotency"
 
 # Codes after which the same statement may succeed on another connection or a moment later.
 _PASSING_CLASSES = ("08", "53", "57", "40", "55", "25")
+_LOST_CLASSES = ("08", "57")
+_POOL_ERRORS = (
+    psycopg_pool.PoolTimeout,
+    psycopg_pool.TooManyRequests,
+    psycopg_pool.PoolClosed,
+)
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The driver's own error under one of the event-sourcing library's; any other error unchanged."""
+    """The driver's own error under one of the library's; any other error unchanged."""
     if isinstance(error, PersistenceError) and error.__cause__ is not None:
         return error.__cause__
     return error
@@ -37,18 +43,26 @@ def is_duplicate_opening(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """True for a lost connection, a full pool, a restart: trouble that ends without anybody changing the request."""
+    """True for a lost connection, a full pool, a restart: trouble that ends by itself."""
     cause = cause_of(error)
-    if isinstance(cause, psycopg_pool.PoolTimeout | psycopg_pool.TooManyRequests | psycopg_pool.PoolClosed):
-        return True
-    if not isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
+    if not isinstance(cause, psycopg.Error):
         return False
-    return cause.sqlstate is None or cause.sqlstate[:2] in _PASSING_CLASSES
+    if cause.sqlstate is None:  # not an answer of the server: the connection or its pool failed
+        return isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
+    return cause.sqlstate[:2] in _PASSING_CLASSES
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """True when this connection died; another one may be good at once."""
+    cause = cause_of(error)
+    if not isinstance(cause, psycopg.OperationalError) or isinstance(cause, _POOL_ERRORS):
+        return False
+    return cause.sqlstate is None or cause.sqlstate[:2] in _LOST_CLASSES
 
 
 @contextmanager
-def as_ours() -> Iterator[None]:
-    """Raise StoreUnavailable in place of what `is_passing` names; everything else is a defect and stays as it is."""
+def as_ours() -> Generator[None, None, None]:
+    """Raise StoreUnavailable for what `is_passing` names; all else is a defect and stays."""
     try:
         yield
     except Exception as error:

@@ -36,26 +36,40 @@ class _TokenFile(BaseModel):
 
 
 class StaticTokens:
-    """Bearer tokens of a small team. The file holds their SHA-256 only: a token is random, so no salt is needed."""
+    """Bearer tokens of a small team.
+
+    The file holds their SHA-256 only: a token is random, so no salt is needed.
+    """
 
     def __init__(self, owners: Mapping[str, Owner]) -> None:
         self._owners = owners
 
     @classmethod
     def read(cls, path: Path) -> "StaticTokens":
-        """Tokens of a TOML file of `[[tokens]]` tables (sha256, subject, client). Raises ConfigurationError."""
+        """Tokens of a TOML file of `[[tokens]]` tables (sha256, subject, client).
+
+        Raises ConfigurationError, which never shows a value: it may be a token put in by mistake.
+        """
         try:
             parsed = _TokenFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
-            raise errors.ConfigurationError(f"the token file {path} cannot be used: {error}") from error
-        return cls({token.sha256: Owner(ISSUER, token.subject, token.client) for token in parsed.tokens})
+        except ValidationError as error:
+            wrong = "; ".join(f"{_place(it['loc'])}: {it['msg']}" for it in error.errors())
+            raise _unusable(path, wrong) from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise _unusable(path, str(error)) from error
+        owners: dict[str, Owner] = {}
+        for number, token in enumerate(parsed.tokens):
+            if token.sha256 in owners:
+                raise _unusable(path, f"tokens.{number}.sha256: this token is listed twice")
+            owners[token.sha256] = Owner(ISSUER, token.subject, token.client)
+        return cls(owners)
 
     async def authenticate(self, authorization: str | None) -> Owner:
         """See `Identity.authenticate`. Compares digests in constant time, every one of them."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise errors.Unauthenticated
-        given = hashlib.sha256(token.strip().encode()).hexdigest()
+        given = hashlib.sha256(token.strip().encode(errors="surrogatepass")).hexdigest()
         found: Owner | None = None
         for digest, owner in self._owners.items():
             if hmac.compare_digest(digest, given):
@@ -63,3 +77,11 @@ class StaticTokens:
         if found is None:
             raise errors.Unauthenticated
         return found
+
+
+def _place(location: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, location))
+
+
+def _unusable(path: Path, wrong: str) -> errors.ConfigurationError:
+    return errors.ConfigurationError(f"the token file {path} cannot be used: {wrong}")

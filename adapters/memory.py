@@ -1,4 +1,4 @@
-"""Every store port in memory, for tests and for reading: the same contracts, none of the machinery."""
+"""Every store port in memory, for tests and for reading: one contract, none of the machinery."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ class _Queued:
 
 
 class MemoryStore:
-    """`EventLog`, `TaskViews` and `Dispatcher` in one: they are one store, as they are in PostgreSQL."""
+    """`EventLog`, `TaskViews` and `Dispatcher` in one, for they are one store."""
 
     def __init__(self, signal: Bus) -> None:
         self._signal = signal
@@ -39,7 +39,7 @@ class MemoryStore:
         after, expected = before, before.version if before else 0
         for event in events:
             after = evolve(after, event)
-        if after is None:
+        if after is None or not events:
             raise ValueError("nothing to append")
         self._refuse_conflicts(after, expected)
         self._events.setdefault(after.id, []).extend(events)
@@ -53,17 +53,17 @@ class MemoryStore:
             codec.encode(change.detailed_task(after)),
         )
         self._requeue(after, queueing(before, after))
-        self._signal.task_moved(after.id)
+        self._signal.task_moved(after.id, after.version)
         return after
 
     def _refuse_conflicts(self, after: Task, expected: int) -> None:
+        view = self._views.get(after.id)
+        if (view.version if view else 0) != expected:
+            raise errors.StaleVersion(after.id, expected)
         if after.opened.idempotency_key is not None:
             key = (after.owner, after.opened.idempotency_key)
             if self._keys.setdefault(key, after.id) != after.id:
                 raise errors.DuplicateOpening
-        view = self._views.get(after.id)
-        if (view.version if view else 0) != expected:
-            raise errors.StaleVersion(after.id, expected)
 
     def _requeue(self, after: Task, what: Queueing) -> None:
         now = time.monotonic()
@@ -89,7 +89,9 @@ class MemoryStore:
 
     async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
         """See `TaskViews.due`."""
-        ended = [(v.expires_at, v) for v in self._views.values() if v.expires_at and v.expires_at <= now]
+        ended = [
+            (v.expires_at, v) for v in self._views.values() if v.expires_at and v.expires_at <= now
+        ]
         return [view for _, view in sorted(ended, key=lambda pair: pair[0])[:limit]]
 
     async def forget(self, task_ids: Sequence[str]) -> None:
@@ -103,7 +105,9 @@ class MemoryStore:
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`."""
         now = time.monotonic()
-        free = [item for item in self._queue.items() if item[1].due <= now and item[1].lease_until < now]
+        free = [
+            item for item in self._queue.items() if item[1].due <= now and item[1].lease_until < now
+        ]
         claimed = sorted(free, key=lambda item: item[1].due)[:limit]
         for _, queued in claimed:
             queued.worker, queued.lease_until = worker, now + lease_s
@@ -125,7 +129,9 @@ class MemoryStore:
     async def depth(self) -> int:
         """See `Dispatcher.depth`."""
         now = time.monotonic()
-        return sum(queued.due <= now and queued.lease_until < now for queued in self._queue.values())
+        return sum(
+            queued.due <= now and queued.lease_until < now for queued in self._queue.values()
+        )
 
     def _holds(self, worker: str, task_id: str) -> bool:
         queued = self._queue.get(task_id)

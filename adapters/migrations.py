@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from ..domain import errors
-from . import failures
+from . import failures, postgres
 
 FOLDER = Path(__file__).parent.parent / "ops" / "migrations"
 LOCK = (7710428, 0)  # two processes that start at once apply the steps one after the other
@@ -29,7 +29,10 @@ class Migration:
 
 
 def available(folder: Path = FOLDER) -> list[Migration]:
-    """Every step that this release brings, in order. Raises ConfigurationError on a gap or a double number."""
+    """Every step that this release brings, in order.
+
+    Raises ConfigurationError on a gap or a double number.
+    """
     found: list[Migration] = []
     for path in sorted(folder.glob("*.sql")):
         match = _NAME.match(path.name)
@@ -43,20 +46,20 @@ def available(folder: Path = FOLDER) -> list[Migration]:
 
 async def upgrade(url: str, folder: Path = FOLDER) -> list[str]:
     """Apply what is missing and return the names of the steps applied. Raises StoreUnavailable."""
+    steps = available(folder)
+    settings = postgres.settings_of(url)
     with failures.as_ours():
-        async with await psycopg.AsyncConnection.connect(url, autocommit=True, connect_timeout=5) as connection:
+        # The lock is the session's, so that it ends with the connection, whatever happens.
+        async with await psycopg.AsyncConnection.connect(autocommit=True, **settings) as connection:
             await connection.execute("SELECT pg_advisory_lock(%s, %s)", LOCK)
-            try:
-                return await _apply_missing(connection, available(folder))
-            finally:
-                await connection.execute("SELECT pg_advisory_unlock(%s, %s)", LOCK)
+            return await _apply_missing(connection, steps)
 
 
 async def _apply_missing(connection: psycopg.AsyncConnection, steps: list[Migration]) -> list[str]:
     await connection.execute("CREATE SCHEMA IF NOT EXISTS outlast")
     await connection.execute(
-        "CREATE TABLE IF NOT EXISTS outlast.migrations "
-        "(number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+        "CREATE TABLE IF NOT EXISTS outlast.migrations (number integer PRIMARY KEY,"
+        " name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
     )
     cursor = await connection.execute("SELECT number FROM outlast.migrations")
     done = {row[0] for row in await cursor.fetchall()}
@@ -67,7 +70,8 @@ async def _apply_missing(connection: psycopg.AsyncConnection, steps: list[Migrat
         async with connection.transaction():
             await connection.execute(sql.SQL(step.text))  # pyright: ignore[reportArgumentType]  # a file of this release, not input
             await connection.execute(
-                "INSERT INTO outlast.migrations (number, name) VALUES (%s, %s)", (step.number, step.name)
+                "INSERT INTO outlast.migrations (number, name) VALUES (%s, %s)",
+                (step.number, step.name),
             )
         applied.append(f"{step.number:04d}_{step.name}")
     return applied

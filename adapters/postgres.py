@@ -1,16 +1,25 @@
-"""The connections of one process to PostgreSQL: one bounded asynchronous pool for reads and the run queue."""
+"""The connections of one process to PostgreSQL: one bounded pool for reads and the run queue."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import os
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 import psycopg_pool
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import tuple_row
 
+from ..domain import errors
 from . import failures
 
-POOL_SIZE_MAX = 8  # reads are short: more connections would only queue inside PostgreSQL on a few cores
-POOL_WAIT_S_MAX = 3.0  # a request that finds no connection this long is answered with StoreUnavailable
+POOL_SIZE_MAX = (
+    8  # reads are short: more connections would only queue inside PostgreSQL on a few cores
+)
+POOL_WAIT_S_MAX = 3.0  # a request that finds no connection this long gets StoreUnavailable
+STATEMENT_S_MAX = 10.0  # a statement unanswered this long gets StoreUnavailable: nobody is there
 
 KEEPALIVE: Mapping[str, Any] = {
     "connect_timeout": 3,
@@ -23,14 +32,44 @@ KEEPALIVE: Mapping[str, Any] = {
 Row = tuple[Any, ...]
 
 
+def settings_of(url: str) -> dict[str, Any]:
+    """What to connect with: all that the URL says, over our keep-alives."""
+    return {**KEEPALIVE, **conninfo_to_dict(url)}
+
+
+def hang_up(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """End a connection whose other side is silent; who waits on it gets an OperationalError now.
+
+    To close or cancel it in the driver's way would first wait for an answer.
+    """
+    with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def answered_within(
+    seconds: float, connection: psycopg.AsyncConnection[Any]
+) -> Generator[None, None, None]:
+    """Hang up when the block is not done in time, and raise StoreUnavailable."""
+    loop = asyncio.get_running_loop()
+    timer = loop.call_later(seconds, hang_up, connection)
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        if loop.time() >= timer.when():
+            raise errors.StoreUnavailable from error
+        raise
+    finally:
+        timer.cancel()
+
+
 class Database:
     """Runs single statements in autocommit; each is its own transaction."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self._pool = psycopg_pool.AsyncConnectionPool(
-            url,
-            kwargs={"autocommit": True, "row_factory": tuple_row, **KEEPALIVE},
+            kwargs={**settings_of(url), "autocommit": True, "row_factory": tuple_row},
             min_size=1,
             max_size=POOL_SIZE_MAX,
             timeout=POOL_WAIT_S_MAX,
@@ -47,18 +86,19 @@ class Database:
         await self._pool.close()
 
     async def rows(self, statement: str, *params: object) -> Sequence[Row]:
-        """All rows of one statement; an empty list for one that returns none. Raises StoreUnavailable."""
+        """All rows of one statement, none for one that returns none. Raises StoreUnavailable."""
         with failures.as_ours():
-            try:
-                return await self._rows(statement, params)
-            except psycopg.OperationalError as error:
-                if not failures.is_passing(error) or isinstance(error, psycopg_pool.PoolTimeout):
-                    raise
-                # The pool may hold more connections that died with this one, after a restart of the server.
-                await self._pool.check()
-                return await self._rows(statement, params)
+            # After a restart of the server every connection of the pool may be dead.
+            for _ in range(POOL_SIZE_MAX):
+                try:
+                    return await self._rows(statement, params)
+                except psycopg.OperationalError as error:
+                    if not failures.is_lost_connection(error):
+                        raise
+            return await self._rows(statement, params)
 
     async def _rows(self, statement: str, params: tuple[object, ...]) -> Sequence[Row]:
         async with self._pool.connection() as connection:
-            cursor = await connection.execute(statement, params, prepare=True)  # pyright: ignore[reportArgumentType]  # every statement is a literal of ours
+            with answered_within(STATEMENT_S_MAX, connection):
+                cursor = await connection.execute(statement, params, prepare=True)  # pyright: ignore[reportArgumentType]  # a literal of ours
             return await cursor.fetchall() if cursor.description else []

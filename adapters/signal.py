@@ -1,7 +1,8 @@
-"""The signal on PostgreSQL: one LISTEN connection a process, reconnecting for ever, noticing silent loss.
+"""The signal on PostgreSQL: one LISTEN connection a process, reconnecting for ever.
 
-It must be a direct connection to the primary (a transaction pooler drops LISTEN). While it is down nothing is lost:
-every waiter looks again by itself after its own time, and all are woken when the connection is back.
+It must be a direct connection to the primary (a transaction pooler drops LISTEN). A silent loss is
+noticed by asking. While it is down nothing is lost: every waiter looks again by itself after its
+own time, and all are woken when the connection is back.
 """
 
 import asyncio
@@ -9,10 +10,11 @@ import logging
 
 import psycopg
 
+from ..domain import errors
 from . import failures, postgres
 from .bus import Bus
 
-QUIET_S_MAX = 5.0  # without a notification this long, the connection is asked whether it still lives
+QUIET_S_MAX = 5.0  # the connection is asked this often whether it still lives
 ANSWER_S_MAX = 3.0
 RECONNECT_PAUSE_S = 0.5
 
@@ -42,32 +44,33 @@ class PostgresSignal(Bus):
         while True:
             try:
                 await self._listen()
-            except (OSError, TimeoutError, psycopg.Error) as error:
-                if not isinstance(error, OSError | TimeoutError) and not failures.is_passing(error):
+            except (OSError, errors.StoreUnavailable, psycopg.Error) as error:
+                if isinstance(error, psycopg.Error) and not failures.is_passing(error):
                     _log.exception("the signal connection failed for an unexpected reason")
-                else:
-                    _log.warning("the signal connection is lost; waiting falls back to looking again")
+                elif self.is_live:
+                    _log.warning("the signal connection is lost; waiters look again by themselves")
             finally:
                 self.is_live = False
             await asyncio.sleep(RECONNECT_PAUSE_S)
 
     async def _listen(self) -> None:
-        connection = await psycopg.AsyncConnection.connect(
-            self._url, autocommit=True, **postgres.KEEPALIVE
-        )
+        settings = postgres.settings_of(self._url)
+        connection = await psycopg.AsyncConnection.connect(autocommit=True, **settings)
         async with connection:
-            await connection.execute("LISTEN task_moved")
-            await connection.execute("LISTEN task_runnable")
+            with postgres.answered_within(ANSWER_S_MAX, connection):
+                await connection.execute("LISTEN task_moved")
+                await connection.execute("LISTEN task_runnable")
             self.is_live = True
             self.all_moved()
             while True:
                 async for heard in connection.notifies(timeout=QUIET_S_MAX):
                     self._dispatch(heard)
-                async with asyncio.timeout(ANSWER_S_MAX):
+                with postgres.answered_within(ANSWER_S_MAX, connection):
                     await connection.execute("SELECT 1")
 
     def _dispatch(self, heard: psycopg.Notify) -> None:
         if heard.channel == "task_runnable":
             self.queue_moved()
         else:
-            self.task_moved(heard.payload.partition(":")[0])
+            task_id, _, version = heard.payload.partition(":")
+            self.task_moved(task_id, int(version))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..domain.ports import TaskView
 from ..domain.task import TaskStatus
-from . import postgres
+from . import codec, postgres
 
 _COLUMNS = "task_id, version, owner, status, expires_at, call_digest, wire"
 
@@ -19,37 +19,38 @@ class PostgresTaskViews:
 
     async def get(self, task_id: str) -> TaskView | None:
         """See `TaskViews.get`."""
+        if not codec.is_storable(task_id):
+            return None
         return _only(
-            await self._database.rows(f"SELECT {_COLUMNS} FROM outlast.task_view WHERE task_id = %s", task_id)
+            await self._database.rows(
+                f"SELECT {_COLUMNS} FROM outlast.task_view WHERE task_id = %s", task_id
+            )
         )
 
     async def opened_with(self, owner: str, idempotency_key: str) -> TaskView | None:
         """See `TaskViews.opened_with`."""
         return _only(
             await self._database.rows(
-                f"SELECT {_COLUMNS} FROM outlast.task_view WHERE owner = %s AND idempotency_key = %s",
+                f"SELECT {_COLUMNS} FROM outlast.task_view"
+                " WHERE owner = %s AND idempotency_key = %s",
                 owner,
-                idempotency_key,
+                codec.digest(idempotency_key),
             )
         )
 
     async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
         """See `TaskViews.due`."""
         rows = await self._database.rows(
-            f"SELECT {_COLUMNS} FROM outlast.task_view WHERE expires_at <= %s ORDER BY expires_at LIMIT %s",
+            f"SELECT {_COLUMNS} FROM outlast.task_view"
+            " WHERE expires_at <= %s ORDER BY expires_at LIMIT %s",
             now,
             limit,
         )
         return [_view(row) for row in rows]
 
     async def forget(self, task_ids: Sequence[str]) -> None:
-        """See `TaskViews.forget`. One statement, so that no reader sees a view without its events."""
-        await self._database.rows(
-            "WITH gone AS (DELETE FROM outlast.task_view WHERE task_id = ANY(%s) RETURNING task_id),"
-            " unqueued AS (DELETE FROM outlast.run_queue q USING gone WHERE q.task_id = gone.task_id)"
-            " DELETE FROM outlast.task_events e USING gone WHERE e.originator_id = gone.task_id",
-            list(task_ids),
-        )
+        """See `TaskViews.forget`."""
+        await self._database.rows("SELECT outlast.forget_tasks(%s)", list(task_ids))
 
 
 def _only(rows: Sequence[tuple[Any, ...]]) -> TaskView | None:

@@ -1,1 +1,1 @@
-"""What a task is: events, decisions, evolution, ports, errors. Pure: no clock, no I/O, no randomness."""
+"""What a task is: events, decisions, evolution, ports, errors. Pure: no clock, I/O or chance."""

@@ -1,4 +1,4 @@
-"""What a client may know of a task: the `DetailedTask` of the tasks specification, and nothing else.
+"""What a client may know of a task: the specification's `DetailedTask`, and nothing else.
 
 Worker names, attempts and the upstream's own keys and state never leave through here.
 """
@@ -8,7 +8,7 @@ from .task import Task, TaskStatus
 
 
 def detailed_task(task: Task) -> dict[str, Json]:
-    """The wire form that `tasks/get` answers and `notifications/tasks` carries, without `resultType` and `_meta`."""
+    """What `tasks/get` and `notifications/tasks` carry, without `resultType` and `_meta`."""
     wire: dict[str, Json] = {"taskId": task.id, "status": task.status.value}
     if task.status_message is not None:
         wire["statusMessage"] = task.status_message
@@ -23,3 +23,10 @@ def detailed_task(task: Task) -> dict[str, Json]:
     elif task.status is TaskStatus.FAILED:
         wire["error"] = task.error
     return wire
+
+
+def created_task(task: Task) -> dict[str, Json]:
+    """The wire form of `CreateTaskResult`: the task's own fields, no outcome and no questions."""
+    outcome = ("inputRequests", "result", "error")
+    base = {key: value for key, value in detailed_task(task).items() if key not in outcome}
+    return {"resultType": "task", **base}

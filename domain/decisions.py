@@ -1,10 +1,11 @@
-"""Which events follow from a wish. Pure: the task and the instant go in, events come out, or an error is raised.
+"""Which events follow from a wish. Pure: task and instant go in, events or an error come out.
 
 The rules that hold whoever asks:
 - terminal is final: nothing follows after completed, failed or cancelled;
 - a worker's wish names its attempt, and a stale attempt is refused;
 - input keys are minted here, `in-1`, `in-2` …, and never reused in a task's life;
 - an answer to a key that is unknown, answered or withdrawn is ignored;
+- once the owner wants it stopped, nothing more is asked and no further leg begins;
 - time never runs backwards within a task, whatever the clocks of the replicas say;
 - a stream has a cap, and the last places in it are kept for its end.
 """
@@ -21,7 +22,7 @@ Events = tuple[TaskEvent, ...]
 
 STREAM_EVENTS_MAX = 10_000  # a task that needs more fails with `too_many_events`
 STREAM_EVENTS_RESERVED = 8  # kept free, so that a full task can still be lost, failed or cancelled
-LOSSES_MAX = 5  # workers lost in a row by one leg before the task is given up: it may be what kills them
+LOSSES_MAX = 5  # workers lost in a row by one leg before giving up: the task may be what kills them
 END_GRACE_MS = 300_000  # a terminal task stays readable at least this long
 EXTENSION_MS_MIN = 60_000  # a running task's time to live grows by at least this much at once
 
@@ -30,7 +31,7 @@ INTERNAL_ERROR = -32603
 
 @dataclass(frozen=True)
 class Ask:
-    """One request that an upstream wants answered. `name` is its own key, `request` `{"method", "params"}`."""
+    """One request of an upstream. `name` is its own key, `request` `{"method", "params"}`."""
 
     name: str
     request: Mapping[str, Json]
@@ -61,28 +62,48 @@ def start_work(task: Task, worker: str, now: datetime) -> Events:
     return (events.WorkStarted(*_next(task, now), attempt=task.attempt + 1, worker=worker),)
 
 
-def report_progress(
-    task: Task, attempt: int, progress: float, total: float | None, message: str | None, now: datetime
+def report_progress(  # noqa: PLR0913, PLR0917 - the fields of one event, and the instant
+    task: Task,
+    attempt: int,
+    progress: float,
+    total: float | None,
+    message: str | None,
+    now: datetime,
 ) -> Events:
-    """The tool told how far it is. Raises TaskAlreadyEnded, StaleAttempt; says nothing on a nearly full stream."""
+    """The tool told how far it is; not recorded on a full stream.
+
+    Raises TaskAlreadyEnded, StaleAttempt.
+    """
     _refuse_stale(task, attempt)
     if _is_full(task):
         return ()
     return (events.ProgressReported(*_next(task, now), attempt, progress, total, message),)
 
 
-def finish_leg(task: Task, attempt: int, asks: Sequence[Ask], request_state: str | None, now: datetime) -> Events:
+def finish_leg(
+    task: Task, attempt: int, asks: Sequence[Ask], request_state: str | None, now: datetime
+) -> Events:
     """A leg ended with an InputRequiredResult: a checkpoint, and questions if it asked any.
 
-    A leg that only carries state runs on; one that asks nothing and carries none fails the task, for nobody could
-    ever answer it. Raises TaskAlreadyEnded, StaleAttempt.
+    A leg that only carries state runs on; one that asks nothing and carries none fails the task,
+    for nobody could ever answer it. After a cancel request the task ends here: to park it would
+    ask the owner for something that is not wanted. Raises TaskAlreadyEnded, StaleAttempt.
     """
     _refuse_stale(task, attempt)
     if not asks and request_state is None:
-        return fail(task, attempt, failure("no_question", "The tool asked for input without naming any request"), now)
+        return fail(
+            task,
+            attempt,
+            failure("no_question", "The tool asked for input without naming any request"),
+            now,
+        )
+    if task.cancel_requested:
+        return (_cancelled(task, now),)
     if _is_full(task):
         return _fail_full(task, now)
-    reached = events.CheckpointReached(*_next(task, now), attempt, leg=task.leg + 1, request_state=request_state)
+    reached = events.CheckpointReached(
+        *_next(task, now), attempt, leg=task.leg + 1, request_state=request_state
+    )
     if not asks:
         return (reached,)
     return (reached, _request(evolve(task, reached), attempt, asks, now, held=False))
@@ -91,13 +112,16 @@ def finish_leg(task: Task, attempt: int, asks: Sequence[Ask], request_state: str
 def ask(task: Task, attempt: int, wanted: Ask, occurrence: int, now: datetime) -> Events:
     """The running tool asks mid-call and waits (a legacy upstream).
 
-    `occurrence` counts, from 0, how often this attempt has asked this very request. What an earlier attempt asked is
-    not asked again: no event follows, and `asked` finds the question with its answer or still waiting.
-    Raises TaskAlreadyEnded, StaleAttempt, StreamFull.
+    `occurrence` counts, from 0, how often this attempt has asked this very request in this leg.
+    What an earlier attempt asked is not asked again: no event follows, and `asked` finds the
+    question with its answer or still waiting. Raises TaskAlreadyEnded, StaleAttempt, StreamFull,
+    and TaskNotRunnable after a cancel request.
     """
     _refuse_stale(task, attempt)
     if asked(task, wanted, occurrence) is not None:
         return ()
+    if task.cancel_requested:
+        raise errors.TaskNotRunnable
     if _is_full(task):
         raise errors.StreamFull
     return (_request(task, attempt, [wanted], now, held=True),)
@@ -105,16 +129,24 @@ def ask(task: Task, attempt: int, wanted: Ask, occurrence: int, now: datetime) -
 
 def asked(task: Task, wanted: Ask, occurrence: int) -> Question | None:
     """The question that stands for this request at this occurrence, if it was put."""
-    same = [q for q in task.questions if q.held and q.request == wanted.request]
+    same = [
+        q for q in task.questions if q.held and q.leg == task.leg and q.request == wanted.request
+    ]
     return same[occurrence] if occurrence < len(same) else None
 
 
 def receive_input(task: Task, answers: Mapping[str, Json], now: datetime) -> Events:
-    """The client answered. Keys that are not outstanding are ignored; on an ended task so is everything."""
+    """The client answered. Keys that are not outstanding are ignored; all are on an ended task.
+
+    Answers given one by one could outgrow the reserved places, so a full stream takes no part of
+    what is asked: all of it, or the task fails.
+    """
     waiting = {question.key for question in task.outstanding}
     accepted = {key: answer for key, answer in answers.items() if key in waiting}
     if not accepted:
         return ()
+    if _is_full(task) and len(accepted) < len(waiting):
+        return _fail_full(task, now)
     return (events.InputReceived(*_next(task, now), accepted),)
 
 
@@ -129,7 +161,10 @@ def request_cancel(task: Task, now: datetime) -> Events:
 
 
 def complete(task: Task, attempt: int, result: Mapping[str, Json], now: datetime) -> Events:
-    """The call returned; a late result after a cancel request still counts. Raises TaskAlreadyEnded, StaleAttempt."""
+    """The call returned; a late result after a cancel request still counts.
+
+    Raises TaskAlreadyEnded, StaleAttempt.
+    """
     _refuse_stale(task, attempt)
     return (events.TaskCompleted(*_next(task, now), ttl_ms=_ttl_at_end(task, now), result=result),)
 
@@ -141,7 +176,10 @@ def fail(task: Task, attempt: int, error: Mapping[str, Json], now: datetime) -> 
 
 
 def stop(task: Task, attempt: int, now: datetime) -> Events:
-    """The body stopped because of the cancel request. Raises TaskAlreadyEnded, StaleAttempt, TaskNotRunnable."""
+    """The body stopped because of the cancel request.
+
+    Raises TaskAlreadyEnded, StaleAttempt, and TaskNotRunnable when nobody asked for it.
+    """
     _refuse_stale(task, attempt)
     if not task.cancel_requested:
         raise errors.TaskNotRunnable
@@ -149,7 +187,7 @@ def stop(task: Task, attempt: int, now: datetime) -> Events:
 
 
 def lose_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
-    """An attempt is gone without an outcome: run again when that is safe, else end with a clear error.
+    """An attempt is gone without an outcome: run again when that is safe, else a clear error.
 
     Safe is what the policy or the tool's hints call safe, and what resumes from a checkpoint.
     Raises TaskAlreadyEnded, StaleAttempt.
@@ -160,7 +198,7 @@ def lose_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
     if task.cancel_requested:
         return (lost, _cancelled(after, now))
     if not (task.opened.rerun_is_safe or task.has_checkpoint):
-        message = f"The worker was lost ({why}), and this tool is not known to be safe to run again"
+        message = f"The worker was lost ({why}); this tool is not known to be safe to run again"
         return (lost, _failed(after, failure("worker_lost", message), now))
     if after.losses >= LOSSES_MAX or _is_full(after):
         message = f"The worker was lost {after.losses} times in a row; giving up"
@@ -168,9 +206,19 @@ def lose_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
     return (lost,)
 
 
-def give_back(task: Task, attempt: int, why: str, now: datetime) -> Events:
-    """A worker that is shutting down returns an attempt whose call it stopped; judged like a loss."""
-    return lose_work(task, attempt, why, now)
+def withdraw_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
+    """An attempt whose call was certainly never sent: any tool may be tried again.
+
+    Raises TaskAlreadyEnded, StaleAttempt.
+    """
+    _refuse_stale(task, attempt)
+    lost = events.WorkLost(*_next(task, now), attempt, why, was_sent=False)
+    after = evolve(task, lost)
+    if task.cancel_requested:
+        return (lost, _cancelled(after, now))
+    if _is_full(after):
+        return (lost, *_fail_full(after, now))
+    return (lost,)
 
 
 def extend_ttl(task: Task, attempt: int, now: datetime) -> Events:
@@ -181,7 +229,11 @@ def extend_ttl(task: Task, attempt: int, now: datetime) -> Events:
     age_ms = _age_ms(task, now)
     if task.ttl_ms - age_ms > max(task.opened.ttl_ms, EXTENSION_MS_MIN) // 2:
         return ()
-    return (events.TtlChanged(*_next(task, now), ttl_ms=age_ms + max(task.opened.ttl_ms, EXTENSION_MS_MIN)),)
+    return (
+        events.TtlChanged(
+            *_next(task, now), ttl_ms=age_ms + max(task.opened.ttl_ms, EXTENSION_MS_MIN)
+        ),
+    )
 
 
 def is_expired(task: Task, now: datetime) -> bool:
@@ -190,14 +242,19 @@ def is_expired(task: Task, now: datetime) -> bool:
 
 
 def expire(task: Task, now: datetime) -> Events:
-    """The time to live ended first. A running attempt is left alone: its worker extends the time, or is lost."""
+    """The time to live ended first.
+
+    A running attempt is left alone: its worker extends the time, or is lost.
+    """
     if task.status.is_terminal or task.is_running or not is_expired(task, now):
         return ()
     error = failure("expired", "The task's time to live ended before the call did")
     return (events.TaskExpired(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error),)
 
 
-def _request(task: Task, attempt: int, asks: Sequence[Ask], now: datetime, *, held: bool) -> events.InputRequested:
+def _request(
+    task: Task, attempt: int, asks: Sequence[Ask], now: datetime, *, held: bool
+) -> events.InputRequested:
     first = len(task.questions) + 1
     questions = {
         f"in-{number}": {"name": wanted.name, "request": dict(wanted.request)}

@@ -21,8 +21,8 @@
     ├── Unauthenticated             no valid identity
     └── ConfigurationError          a setting is wrong; says where and why
 
-A class docstring is the sentence that a person reads; facts are attributes. `service/problems.py` translates to
-JSON-RPC and HTTP; `adapters/failures.py` translates foreign errors into these.
+A class docstring is the sentence that a person reads; facts are attributes. `service/problems.py`
+translates to JSON-RPC and HTTP; `adapters/failures.py` translates foreign errors into these.
 """
 
 from collections.abc import Mapping

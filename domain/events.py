@@ -1,10 +1,11 @@
 """What can happen to a task: past-tense facts, each with a fixed stored name.
 
-Every event carries its task's id, its own number in that task (the version that the task has after it) and the instant
-it was recorded (`at`, RFC 3339 in UTC with milliseconds). Fields hold plain JSON values only, so that a stored event
-can be read by anything. To change a shape, raise `class_version` and add `upcast_vN_vM(state)`, which mutates the
-decoded dict; never edit what is stored, and never reuse a `TOPIC`. `tests/domain/golden_events.jsonl` keeps one line
-of every version ever released.
+Every event carries its task's id, its own number in that task (the version that the task has after
+it) and the instant it was recorded (`at`, RFC 3339 in UTC with milliseconds). Fields hold plain
+JSON values only, so that a stored event can be read by anything. To change a shape, raise
+`class_version` and add `upcast_vN_vM(state)`, which mutates the decoded dict; never edit what is
+stored, and never reuse a `TOPIC`. `tests/domain/golden_events.jsonl` keeps one line of every
+version ever released.
 """
 
 from collections.abc import Mapping
@@ -85,8 +86,9 @@ class CheckpointReached(TaskEvent):
 class InputRequested(TaskEvent):
     """The tool asked the client for something.
 
-    `questions` maps our key to `{"name": the upstream's own key, "request": {"method", "params"}}`. With `held` the
-    upstream call stays open and waits for the answer (a legacy server); without, the leg is over and the task parks.
+    `questions` maps our key to `{"name": the upstream's own key, "request": {"method", "params"}}`.
+    With `held` the upstream call stays open and waits for the answer (a legacy server); without,
+    the leg is over and the task parks.
     """
 
     TOPIC: ClassVar[str] = "task.input_requested"
@@ -114,12 +116,16 @@ class CancelRequested(TaskEvent):
 
 @dataclass(frozen=True)
 class WorkLost(TaskEvent):
-    """An attempt ended without an outcome: its worker died, stalled or was shut down."""
+    """An attempt ended without an outcome: its worker died, stalled or was shut down.
+
+    `was_sent` is False when the call certainly never reached the upstream.
+    """
 
     TOPIC: ClassVar[str] = "task.work_lost"
 
     attempt: int
     why: str
+    was_sent: bool = True
 
 
 @dataclass(frozen=True)

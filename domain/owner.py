@@ -14,7 +14,7 @@ class Owner:
 
     @property
     def key(self) -> str:
-        """One string for stores and comparisons. JSON, so that no separator inside a part can collide."""
+        """One string for stores and comparisons; JSON, so that no separator can collide."""
         return json.dumps([self.issuer, self.subject, self.client], separators=(",", ":"))
 
 

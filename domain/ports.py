@@ -1,8 +1,9 @@
-"""Every seam of Outlast on one page: what the service needs of the world, in words that an adapter can be built from.
+"""Every seam of Outlast on one page, in words that an adapter can be built from.
 
-Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin; one contract suite
-(`tests/contracts/`) holds both to these sentences. All methods may raise `StoreUnavailable`, or `UpstreamUnavailable`
-where an upstream is spoken to; nothing here retries for ever.
+Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin;
+one contract suite (`tests/contracts/`) holds both to these sentences. All methods may raise
+`StoreUnavailable`, or `UpstreamUnavailable` where an upstream is spoken to; nothing here retries
+for ever.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -23,12 +24,13 @@ class EventLog(Protocol):
     """The streams of all tasks: the truth that everything else is derived from."""
 
     async def append(self, before: Task | None, events: Events) -> Task:
-        """Record `events` with all that follows from them, or nothing, and return the task after them.
+        """Record `events` and all that follows from them, or nothing; return the task after them.
 
-        In one commit: the events, the view row, the run-queue row (there while the task wants a worker, gone when it
-        does not) and the signal. Once this has returned, every reader on every replica sees it. `before` is the task
-        as it was read (None to open one). Raises StaleVersion when somebody else appended first, DuplicateOpening
-        when the owner already used the idempotency key. A commit whose reply was lost is found again and is a success.
+        In one commit: the events, the view row, the run-queue row (there while the task wants a
+        worker, gone when it does not) and the signal. Once this has returned, every reader on every
+        replica sees it. `before` is the task as it was read (None to open one). Raises StaleVersion
+        when somebody else appended first, DuplicateOpening when the owner already used the
+        idempotency key. A commit whose reply was lost is found again and is a success.
         """
         ...
 
@@ -39,7 +41,7 @@ class EventLog(Protocol):
 
 @dataclass(frozen=True)
 class TaskView:
-    """What is known of one task without its history. `wire` is the JSON of `change.detailed_task`."""
+    """What is known of a task without its history. `wire` is the JSON of `detailed_task`."""
 
     task_id: str
     version: int
@@ -73,12 +75,15 @@ class TaskViews(Protocol):
 class Dispatcher(Protocol):
     """Who may try to run what. A wake-up, not an authority: `WorkStarted` in the event log decides.
 
-    A task is queued by the append that makes it runnable and leaves the queue by the append that parks or ends it.
-    A lease that runs out makes the task claimable again: its worker is lost.
+    A task is queued by the append that makes it runnable and leaves the queue by the append that
+    parks or ends it. A lease that runs out makes the task claimable again: its worker is lost.
     """
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
-        """Lease up to `limit` due tasks to `worker`, oldest first. No task is leased to two at once. Never blocks."""
+        """Lease up to `limit` due tasks to `worker`, oldest first.
+
+        No task is leased to two at once. Never blocks.
+        """
         ...
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
@@ -86,7 +91,7 @@ class Dispatcher(Protocol):
         ...
 
     async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
-        """Give these leases back; the tasks are due again after `delay_s`. Those not held are ignored."""
+        """Give these leases back, due again after `delay_s`. Those not held are ignored."""
         ...
 
     async def depth(self) -> int:
@@ -95,7 +100,10 @@ class Dispatcher(Protocol):
 
 
 class Signal(Protocol):
-    """Names who moved; carries no news. It may be lost, doubled, late: whoever waits reads from its own number."""
+    """Names who moved; carries no news.
+
+    It may be lost, doubled or late: whoever waits reads from its own number.
+    """
 
     def watching(self, task_id: str) -> AbstractAsyncContextManager["Wakeup"]:
         """From here on until the exit, moves of this task wake the yielded waiter."""
@@ -109,6 +117,11 @@ class Signal(Protocol):
 class Wakeup(Protocol):
     """One waiter. A move that came between two waits is not missed: the next wait returns at once."""
 
+    @property
+    def version(self) -> int:
+        """The highest version of the task that was signalled; 0 while none was, or news may be missing."""
+        ...
+
     async def wait(self, seconds: float) -> bool:
         """Return True once something moved, or False when the time is up. May return early."""
         ...
@@ -116,7 +129,7 @@ class Wakeup(Protocol):
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool of one upstream. `definition` is its `tools/list` entry, untouched but for the name."""
+    """One tool of one upstream. `definition` is its `tools/list` entry but for the name."""
 
     name: str
     upstream: str
@@ -148,7 +161,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class HeldAsk:
-    """A legacy upstream asks mid-call; `reply` takes the client's result, `refuse` a JSON-RPC code and message."""
+    """A legacy upstream asks mid-call.
+
+    `reply` takes the client's result, `refuse` a JSON-RPC code and message.
+    """
 
     ask: Ask
     reply: Callable[[Mapping[str, Json]], None]
@@ -183,12 +199,16 @@ CallNews = Progress | HeldAsk | LegEnded | Returned | Faulted
 
 
 class RunningCall(Protocol):
-    """An upstream call in flight. It belongs to nobody's request: it may be handed from one reader to the next."""
+    """An upstream call in flight.
+
+    It belongs to nobody's request: it may be handed from one reader to the next.
+    """
 
     def news(self) -> AsyncIterator[CallNews]:
         """What the call has to say, in order; ends after LegEnded, Returned or Faulted.
 
-        Raises UpstreamUnavailable when the connection is lost before the outcome. One reader at a time.
+        Raises UpstreamUnavailable when the connection is lost before the outcome. One reader at a
+        time.
         """
         ...
 
@@ -198,13 +218,17 @@ class RunningCall(Protocol):
 
 
 class Upstreams(Protocol):
-    """The MCP servers that Outlast stands in front of, connected at need and again with a back-off."""
+    """The MCP servers that Outlast stands in front of, connected at need, with a back-off."""
 
     async def tools(self) -> Sequence[Tool]:
         """The merged catalogue; names are prefixed by upstream when there are several.
 
         An upstream that is down is left out; raises UpstreamUnavailable when all are.
         """
+        ...
+
+    async def ready(self, upstream: str) -> None:
+        """Return once this upstream is connected. Raises UpstreamUnavailable, also when unknown."""
         ...
 
     async def call(self, call: ToolCall) -> RunningCall:
@@ -222,5 +246,3 @@ class Identity(Protocol):
     async def authenticate(self, authorization: str | None) -> Owner:
         """The owner named by an Authorization header's value. Raises Unauthenticated."""
         ...
-
-

@@ -4,9 +4,7 @@ from enum import StrEnum
 
 from .task import Task
 
-LEASE_S = (
-    6.0  # a worker silent for this long has lost its tasks; see `service/worker.py` for its beat
-)
+LEASE_S = 6.0  # a worker silent for so long has lost its tasks; `service/worker.py` has its beat
 
 
 class Queueing(StrEnum):

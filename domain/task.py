@@ -30,7 +30,7 @@ _TERMINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCE
 
 @dataclass(frozen=True)
 class Question:
-    """One request to the client. `key` is ours and never reused; `name` is the upstream's own key."""
+    """One request to the client. `key` is ours, never reused; `name` is the upstream's own key."""
 
     key: str
     name: str
@@ -115,10 +115,14 @@ class Task:
 
     @property
     def leg_answers(self) -> Mapping[str, Json] | None:
-        """The answers, by the upstream's own keys, that the next leg's call carries; None for none."""
+        """The answers that the next leg's call carries, by the upstream's keys; None for none."""
         if self.leg == 0:
             return self.opened.carried_answers
-        answers = {q.name: q.answer for q in self.questions if q.leg == self.leg and not q.held and q.answer}
+        answers = {
+            q.name: q.answer
+            for q in self.questions
+            if q.leg == self.leg and not q.held and q.answer is not None
+        }
         return answers or None
 
 
@@ -141,7 +145,7 @@ def evolve(task: Task | None, event: TaskEvent) -> Task:
 
 
 @singledispatch
-def _apply(event: TaskEvent, task: Task) -> Task:
+def _apply(event: TaskEvent, task: Task) -> Task:  # noqa: ARG001 - the rules below read it
     raise TypeError(f"no rule for {type(event).__name__}")
 
 
@@ -179,7 +183,10 @@ def _(event: events.InputRequested, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.InputReceived, task: Task) -> Task:
-    answered = tuple(replace(q, answer=event.answers[q.key]) if q.key in event.answers else q for q in task.questions)
+    answered = tuple(
+        replace(q, answer=event.answers[q.key]) if q.key in event.answers else q
+        for q in task.questions
+    )
     return _settle(replace(task, questions=answered))
 
 
@@ -189,8 +196,8 @@ def _(_event: events.CancelRequested, task: Task) -> Task:
 
 
 @_apply.register
-def _(_event: events.WorkLost, task: Task) -> Task:
-    return replace(task, worker=None, losses=task.losses + 1)
+def _(event: events.WorkLost, task: Task) -> Task:
+    return replace(task, worker=None, losses=task.losses + event.was_sent)
 
 
 @_apply.register
@@ -206,7 +213,9 @@ def _(event: events.TaskCompleted, task: Task) -> Task:
 @_apply.register(events.TaskFailed)
 @_apply.register(events.TaskExpired)
 def _(event: events.TaskFailed | events.TaskExpired, task: Task) -> Task:
-    return replace(_end(task, TaskStatus.FAILED, str(event.error["message"]), event.ttl_ms), error=event.error)
+    return replace(
+        _end(task, TaskStatus.FAILED, str(event.error["message"]), event.ttl_ms), error=event.error
+    )
 
 
 @_apply.register
@@ -215,7 +224,9 @@ def _(event: events.TaskCancelled, task: Task) -> Task:
 
 
 def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None) -> Task:
-    return replace(_withdraw(task), status=status, status_message=message, ttl_ms=ttl_ms, worker=None)
+    return replace(
+        _withdraw(task), status=status, status_message=message, ttl_ms=ttl_ms, worker=None
+    )
 
 
 def _withdraw(task: Task) -> Task:

@@ -102,3 +102,14 @@ BEGIN
     END IF;
     RETURN positions;
 END $$;
+
+-- Removes tasks with all that belongs to them. The rows are locked by a statement of their own, so that the deletes
+-- see what an append that was under way has just committed; appends that wait meanwhile find no task (OL409).
+CREATE FUNCTION outlast.forget_tasks(ids text[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM outlast.task_view WHERE task_id = ANY (ids) ORDER BY task_id FOR UPDATE;
+    PERFORM 1 FROM outlast.run_queue WHERE task_id = ANY (ids) ORDER BY task_id FOR UPDATE;
+    DELETE FROM outlast.run_queue WHERE task_id = ANY (ids);
+    DELETE FROM outlast.task_events WHERE originator_id = ANY (ids);
+    DELETE FROM outlast.task_view WHERE task_id = ANY (ids);
+END $$;

@@ -1,0 +1,122 @@
+"""The `outlast` command: serve, worker, db, token, demo."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ... import __version__
+from ...domain import errors
+from . import processes
+
+Config = Annotated[
+    Path | None,
+    typer.Option(help="TOML file with upstreams, policies and settings.", dir_okay=False),
+]
+Upstream = Annotated[
+    str | None,
+    typer.Option(help="One upstream without a file: a command to run, or an http(s) URL."),
+]
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(help="PostgreSQL 14 or newer. Without it an embedded server runs in .outlast/."),
+]
+LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+
+app = typer.Typer(
+    help="A durable task service in front of any MCP server.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+database = typer.Typer(help="Look after the task store.", no_args_is_help=True)
+token = typer.Typer(help="Make static bearer tokens.", no_args_is_help=True)
+app.add_typer(database, name="db")
+app.add_typer(token, name="token")
+
+
+@app.command()
+def serve(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads them
+    config: Config = None,
+    upstream: Upstream = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind; default 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; default 8000, 0 for any.")] = None,
+    database_url: DatabaseUrl = None,
+    slots: Annotated[int | None, typer.Option(help="Calls to run at once; default 16.")] = None,
+    work: Annotated[bool, typer.Option(help="Run tasks in this process too.")] = True,
+    log_level: LogLevel = None,
+) -> None:
+    """Serve POST /mcp, and run tasks too."""
+    flags = {
+        "host": host,
+        "port": port,
+        "database_url": database_url,
+        "slots": slots,
+        "log_level": log_level,
+    }
+    processes.serve(config, upstream, flags, work=work)
+
+
+@app.command()
+def worker(
+    config: Config = None,
+    upstream: Upstream = None,
+    database_url: DatabaseUrl = None,
+    slots: Annotated[int | None, typer.Option(help="Calls to run at once; default 16.")] = None,
+    log_level: LogLevel = None,
+) -> None:
+    """Run tasks of the same database in one more process."""
+    flags = {"database_url": database_url, "slots": slots, "log_level": log_level}
+    processes.worker(config, upstream, flags)
+
+
+@database.command("upgrade")
+def upgrade(config: Config = None, database_url: DatabaseUrl = None) -> None:
+    """Apply the migrations that are missing."""
+    applied = processes.upgrade(config, {"database_url": database_url})
+    for name in applied:
+        typer.echo(f"applied {name}")
+    if not applied:
+        typer.echo("the schema is up to date")
+
+
+@token.command("new")
+def new_token(
+    subject: Annotated[str, typer.Option(help="Who it is for.")],
+    client: Annotated[str, typer.Option(help="Through which client.")] = "default",
+) -> None:
+    """Print a new token, and the lines for the tokens file that admit it."""
+    secret, lines = processes.new_token(subject, client)
+    typer.echo(f"token (shown once): {secret}\n\nadd to the tokens file:\n\n{lines}")
+
+
+@app.command()
+def demo(
+    approve: Annotated[
+        bool | None,
+        typer.Option("--approve/--decline", help="Answer the deploy question by itself."),
+    ] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder to keep the store in; default a temporary one.")
+    ] = None,
+) -> None:
+    """Run a small CI pipeline as a durable task, and watch it live."""
+    raise typer.Exit(processes.demo(approve, keep))
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"outlast {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """The console script. A mistake in the configuration is one line, not a traceback."""
+    try:
+        app()
+    except (errors.ConfigurationError, errors.StoreUnavailable) as error:
+        typer.echo(f"outlast: {error}", err=True)
+        raise SystemExit(2) from None

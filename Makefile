@@ -1,0 +1,58 @@
+# One word from a clone to a running, proven system. Needs Python 3.11 or newer and make, nothing else.
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LINK  := $(VENV)/links/outlast
+TREE  := __init__.py domain adapters delivery service examples ops tests
+
+# What to hand on, such as `make test ARGS="tests/domain -x"`.
+ARGS =
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check conformance clean
+
+help: ## list these words
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## start everything and watch one task run, live
+	$(BIN)/outlast demo $(ARGS)
+
+test: $(STAMP) ## the whole suite, with a real PostgreSQL
+	$(BIN)/pytest $(ARGS)
+
+check: $(STAMP) $(LINK) ## lint, format, types, layers, hygiene
+	$(BIN)/ruff check $(TREE)
+	$(BIN)/ruff format --check $(TREE)
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --warnings
+	$(BIN)/pytest -q tests/test_layers.py tests/test_hygiene.py
+
+conformance: $(STAMP) ## the official conformance suite against a running Outlast
+	$(BIN)/python tests/conformance/suite.py $(ARGS)
+
+# `.outlast` holds tasks and is nobody's rubbish: remove it by hand.
+clean: ## remove what these targets made; keeps ./.outlast, where tasks are stored
+	rm -rf $(VENV) .node build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find $(TREE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml
+	@set -e; \
+	if [ ! -x $(BIN)/python ]; then \
+	  for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
+	    if "$$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	    then found=$$python; break; fi; \
+	  done; \
+	  if [ -z "$${found:-}" ]; then \
+	    echo "Outlast needs Python 3.11 or newer with its venv module, and found none." >&2; \
+	    echo "Install one, or name it: make PYTHON=/path/to/python3.12" >&2; \
+	    exit 1; \
+	  fi; \
+	  "$$found" -m venv $(VENV); \
+	fi
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[embedded,test,check]'
+	@touch $@
+
+# A relative link: a clone that is moved keeps it. The checker follows `outlast.…` through it.
+$(LINK):
+	@mkdir -p $(@D)
+	@ln -sfn ../.. $@

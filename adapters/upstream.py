@@ -1,0 +1,302 @@
+"""The upstream MCP servers on the official SDK's client: catalogue, connections at need, calls.
+
+Names. With one upstream a tool keeps its name. With several, the public name is `<upstream>_<tool>`, and the name of
+an upstream is then limited to letters, digits and hyphens: the first underscore ends it, so no two pairs meet in one
+name, and no character is used that a client could refuse in a tool name (a dot would be, by some).
+
+Connections. A modern server has one, shared by all calls. A legacy server asks the client in requests of its own,
+and over stdio nothing in such a request tells which call it belongs to. So each call whose client could be asked
+holds a connection alone while it runs: what is asked there is asked by that call, and the handshake declares just
+what this client can answer. Such connections are kept for the next call with the same client capabilities. Calls
+whose client can answer nothing share one, where every request is refused.
+"""
+
+import asyncio
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Self
+
+from mcp import MCPError
+from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+from mcp_types import METHOD_NOT_FOUND
+
+from ..domain import errors
+from ..domain.events import Json
+from ..domain.ports import Tool, ToolCall
+from .upstream_call import UpstreamCall, askable
+from .upstream_link import Link, UpstreamSettings
+
+CATALOGUE_FRESH_S = 60.0
+LIST_S_MAX = 30.0  # for all pages together
+PAGES_MAX = 200  # a paginator that never ends is cut off here
+HELD_LINKS_MAX = 32  # calls that hold a legacy connection alone; a call beyond it is refused as not sent
+IDLE_LINKS_MAX = 2  # legacy connections kept for the next call
+HEALTHY_S = 10.0  # a connection that lived as long as this is opened again at once
+BACKOFF_S_FIRST = 0.5
+BACKOFF_S_MAX = 30.0
+
+_PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
+
+logger = logging.getLogger(__name__)
+
+__all__ = ["McpUpstreams", "UpstreamSettings", "backoff_s"]
+
+
+class McpUpstreams:
+    """`Upstreams` over stdio and Streamable HTTP. All of its methods are for one event loop."""
+
+    def __init__(self, upstreams: Sequence[UpstreamSettings]) -> None:
+        for settings in upstreams:
+            _check(settings, alone=len(upstreams) == 1)
+        self._upstreams = {settings.name: _Upstream(settings) for settings in upstreams}
+        if len(self._upstreams) < len(upstreams):
+            raise errors.ConfigurationError("two upstreams have the same name")
+        self._calls: set[UpstreamCall] = set()
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def tools(self) -> Sequence[Tool]:
+        """See Upstreams."""
+        found = await asyncio.gather(
+            *(upstream.tools() for upstream in self._upstreams.values()), return_exceptions=True
+        )
+        tools: list[Tool] = []
+        down: list[errors.UpstreamUnavailable] = []
+        for name, result in zip(self._upstreams, found, strict=True):
+            if isinstance(result, errors.UpstreamUnavailable):
+                down.append(result)
+            elif isinstance(result, BaseException):
+                raise result
+            else:
+                tools += [self._tool(name, definition) for definition in result]
+        if down and len(down) == len(found):
+            raise down[0]
+        return tools
+
+    async def ready(self, upstream: str) -> None:
+        """See Upstreams."""
+        await self._of(upstream).tools()
+
+    async def call(self, call: ToolCall) -> UpstreamCall:
+        """See Upstreams."""
+        upstream = self._of(call.upstream)
+        running = UpstreamCall(upstream, call)
+        self._calls.add(running)
+        running.task.add_done_callback(lambda _: self._calls.discard(running))
+        await running.begun()
+        return running
+
+    async def close(self) -> None:
+        """See Upstreams."""
+        self._closed = True
+        await asyncio.gather(*(call.cancel() for call in list(self._calls)))
+        await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
+
+    def _of(self, name: str) -> "_Upstream":
+        upstream = self._upstreams.get(name)
+        if upstream is None or self._closed:
+            reason = "it is not configured" if upstream is None else "Outlast is shutting down"
+            raise errors.UpstreamUnavailable(name, reason)
+        return upstream
+
+    def _tool(self, upstream: str, definition: dict[str, Json]) -> Tool:
+        name = definition["name"]
+        public = name if len(self._upstreams) == 1 else f"{upstream}_{name}"
+        return Tool(public, upstream, name, {**definition, "name": public})
+
+
+class _Upstream:
+    """One upstream: its shared connection, the held ones, and its catalogue."""
+
+    def __init__(self, settings: UpstreamSettings) -> None:
+        self._settings = settings
+        self._shared: Link | None = None
+        self._idle: list[Link] = []
+        self._held: set[Link] = set()
+        self._links: set[Link] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._legacy = True if settings.era == "legacy" else None
+        self._failures = 0
+        self._not_before = 0.0
+        self._listing = asyncio.Lock()
+        self._listed_on: Link | None = None
+        self._listed_at = 0.0
+        self._definitions: list[dict[str, Json]] = []
+        self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
+
+    async def tools(self) -> list[dict[str, Json]]:
+        """The definitions as they came. Raises UpstreamUnavailable."""
+        async with self._listing:
+            link = await self._open_shared()
+            age_s = time.monotonic() - self._listed_at
+            if link is not self._listed_on or link.tools_changed or age_s > CATALOGUE_FRESH_S:
+                await self._list(link)
+            return self._definitions
+
+    async def lend(self, call: ToolCall) -> Link:
+        """See Lender."""
+        may_ask = askable(call.client_capabilities)
+        if not self._legacy or not may_ask:
+            link = await self._open_shared()
+            self._legacy = not link.is_modern
+            if link.is_modern or not may_ask:
+                link.users += 1
+                return link
+        return await self._open_held(may_ask)
+
+    def give_back(self, link: Link, *, reusable: bool) -> None:
+        """See Lender."""
+        link.users -= 1
+        link.holder = None
+        if link in self._held:
+            self._held.discard(link)
+            if reusable and not link.is_over and len(self._idle) < IDLE_LINKS_MAX:
+                self._idle.append(link)
+            else:
+                self._let_go(link)
+        elif link.retired and link.users == 0:
+            self._let_go(link)
+
+    def retire(self, link: Link) -> None:
+        """See Lender. It is ended after its last call."""
+        link.retired = link.tools_changed = True
+        if link is self._shared:
+            self._shared = None
+
+    def param_headers(self, tool: str, arguments: Mapping[str, Json]) -> Mapping[str, str]:
+        """See Lender."""
+        header_map = self._header_maps.get(tool)
+        return mcp_param_headers(header_map, arguments) if header_map else {}
+
+    async def relist(self) -> None:
+        """See Lender."""
+        self._listed_on = None
+        await self.tools()
+
+    async def close(self) -> None:
+        """End every connection, and wait (bounded) until they are gone."""
+        for link in list(self._links):
+            self._let_go(link)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    async def _open_shared(self) -> Link:
+        if self._shared is None or self._shared.is_over:
+            self._shared = self._new({})
+        link = self._shared
+        await link.opened()
+        return link
+
+    async def _open_held(self, capabilities: Mapping[str, Json]) -> Link:
+        key = json.dumps(capabilities, sort_keys=True)
+        self._idle = [link for link in self._idle if not link.is_over]
+        link = next((link for link in self._idle if link.key == key), None)
+        if link is not None:
+            self._idle.remove(link)
+        elif len(self._held) >= HELD_LINKS_MAX:
+            raise errors.UpstreamUnavailable(self._settings.name, f"{HELD_LINKS_MAX} calls hold connections")
+        else:
+            link = self._new(capabilities)
+        self._held.add(link)
+        link.users += 1
+        try:
+            await link.opened()
+        except BaseException:
+            self.give_back(link, reusable=False)
+            raise
+        return link
+
+    def _new(self, capabilities: Mapping[str, Json]) -> Link:
+        wait_s = self._not_before - time.monotonic()
+        if wait_s > 0:
+            raise errors.UpstreamUnavailable(self._settings.name, f"the next attempt is in {wait_s:.1f} s")
+        settings = replace(self._settings, era="legacy") if capabilities else self._settings
+        link = Link(settings, capabilities, self._on_over)
+        self._links.add(link)
+        return link
+
+    def _on_over(self, link: Link) -> None:
+        """A connection failed to open or was lost."""
+        lived_s = 0.0 if link.opened_at is None else time.monotonic() - link.opened_at
+        self._failures = 0 if lived_s >= HEALTHY_S else self._failures + 1
+        self._not_before = time.monotonic() + backoff_s(self._failures)
+        if self._settings.era == "auto":
+            self._legacy = None  # what comes back may be a newer server
+        self._let_go(link)
+
+    def _let_go(self, link: Link) -> None:
+        if link in self._links:
+            self._links.discard(link)
+            closing = asyncio.create_task(link.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def _list(self, link: Link) -> None:
+        link.tools_changed = False  # first: a change that is told while we list makes the list stale
+        try:
+            async with asyncio.timeout(LIST_S_MAX):
+                found = await _all_pages(link)
+        except TimeoutError:
+            raise errors.UpstreamUnavailable(
+                self._settings.name, f"its tools were not listed within {LIST_S_MAX:g} s"
+            ) from None
+        except MCPError as error:
+            if link.is_over:
+                raise link.unavailable() from error
+            if error.code != METHOD_NOT_FOUND:
+                raise errors.UpstreamUnavailable(self._settings.name, error.message) from error
+            found = []  # a server without tools
+        if link.is_modern and self._settings.url is not None:
+            found = [definition for definition in found if _has_valid_headers(definition)]
+        self._header_maps = {d["name"]: x_mcp_header_map(d.get("inputSchema")) for d in found}
+        self._definitions, self._listed_on, self._listed_at = found, link, time.monotonic()
+
+
+async def _all_pages(link: Link) -> list[dict[str, Json]]:
+    """Every entry with a name; of two with the same name the first."""
+    found: dict[str, dict[str, Json]] = {}
+    cursor: Json = None
+    for _ in range(PAGES_MAX):
+        page = await link.request("tools/list", {} if cursor is None else {"cursor": cursor}, {})
+        entries: list[Any] = page.get("tools") or []
+        for entry in entries:
+            with suppress(KeyError, TypeError):
+                found.setdefault(entry["name"], entry)
+        cursor = page.get("nextCursor")
+        if cursor is None:
+            break
+    else:
+        logger.warning("upstream %s: its tools have more than %d pages", link.settings.name, PAGES_MAX)
+    return list(found.values())
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row: not at all after the first, then doubled up to a cap."""
+    return 0.0 if failures < 2 else min(BACKOFF_S_FIRST * 2 ** min(failures - 2, 16), BACKOFF_S_MAX)
+
+
+def _has_valid_headers(definition: dict[str, Json]) -> bool:
+    reason = find_invalid_x_mcp_header(definition.get("inputSchema"))
+    if reason is not None:
+        logger.warning("tool %r is left out: x-mcp-header %s", definition["name"], reason)
+    return reason is None
+
+
+def _check(settings: UpstreamSettings, *, alone: bool) -> None:
+    if bool(settings.command) == bool(settings.url):
+        raise errors.ConfigurationError(f"upstream {settings.name!r} needs either a command or a url")
+    if not alone and not _PREFIX.fullmatch(settings.name):
+        raise errors.ConfigurationError(
+            f"upstream {settings.name!r}: a name may have letters, digits and hyphens, 1 to 32, "
+            "since it becomes the prefix of tool names"
+        )

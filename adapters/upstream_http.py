@@ -1,0 +1,125 @@
+"""The HTTP half of an upstream connection: what became of each exchange, seen below the SDK. Not here: any MCP.
+
+The SDK's HTTP transport lets one failed POST end its whole session, and reports a cut stream, a gateway's 502 and a
+refused connection in the same words as an answer of the server. `Fate` keeps them apart, one for each call.
+"""
+
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import httpx2
+
+CONNECT_S_MAX = 10.0
+WRITE_S_MAX = 60.0
+EVENT_BYTES_MAX = 64 * 1024 * 1024  # a larger SSE event fails its call; a result comes in one event
+KEPT_CONNECTIONS_MAX = 20
+
+# A tool may be silent for hours, so no read has a time limit; a peer that is gone is found by TCP itself.
+_KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
+    (socket.IPPROTO_TCP, getattr(socket, name), value)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, name)
+]
+
+
+class Fate:
+    """What became of the HTTP exchange of one call. `lost` is the reason why no answer can come any more."""
+
+    def __init__(self, on_sent: Callable[[], None]) -> None:
+        self.sent = False
+        self.lost: str | None = None
+        self.session_gone = False
+        self._on_sent = on_sent
+
+    @property
+    def was_not_served(self) -> bool:
+        """True when the server has certainly not begun the call."""
+        return self.session_gone or (self.lost is not None and not self.sent)
+
+    async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
+        """Told by httpcore of each step; from the first header on, the server may have seen the call."""
+        if event.endswith("send_request_headers.started"):
+            self.sent = True
+            self._on_sent()
+
+
+FATE: ContextVar[Fate | None] = ContextVar("outlast_http_fate", default=None)
+"""The call on whose behalf HTTP is spoken. The SDK's streams carry the context of whoever sends a message."""
+
+
+def http_client(headers: Mapping[str, str] | None) -> httpx2.AsyncClient:
+    """A client for one upstream. Enter it before use; it closes all of its sockets on exit."""
+    inner = httpx2.AsyncHTTPTransport(
+        limits=httpx2.Limits(
+            max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX, keepalive_expiry=30
+        ),
+        socket_options=_KEEP_ALIVE,
+    )
+    timeout = httpx2.Timeout(connect=CONNECT_S_MAX, read=None, write=WRITE_S_MAX, pool=CONNECT_S_MAX)
+    return httpx2.AsyncClient(transport=_Watched(inner), headers=dict(headers or {}), timeout=timeout)
+
+
+class _Watched(httpx2.AsyncBaseTransport):
+    """Writes down the fate of each call's exchange, and turns a failure of one into the end of that one only."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        fate = FATE.get()
+        if fate is None or not _is_call(request):
+            return await self._inner.handle_async_request(request)
+        request.extensions = {**request.extensions, "trace": fate.trace}
+        try:
+            response = await self._inner.handle_async_request(request)
+            return await _note(response, request, fate)
+        except httpx2.TransportError as error:
+            fate.lost = f"{type(error).__name__} {error}".strip()
+            return httpx2.Response(502)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _note(response: httpx2.Response, request: httpx2.Request, fate: Fate) -> httpx2.Response:
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if response.status_code == 404 and "mcp-session-id" in request.headers:
+        fate.session_gone = True
+    elif response.status_code >= 300 and kind != "application/json":
+        fate.lost = f"HTTP {response.status_code}"
+    if kind == "application/json":
+        await response.aread()  # read here, where a cut body is this call's failure and not the session's
+    elif kind == "text/event-stream":
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _WatchedStream(response.stream, fate)
+    return response
+
+
+class _WatchedStream(httpx2.AsyncByteStream):
+    """An event stream that is read to its end was left without an answer: readers stop at the answer."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, fate: Fate) -> None:
+        self._inner, self._fate = inner, fate
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._inner:
+                yield chunk
+        except httpx2.TransportError as error:
+            self._fate.lost = f"{type(error).__name__} {error}".strip()
+            raise
+        self._fate.lost = "the response ended without an answer"
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _is_call(request: httpx2.Request) -> bool:
+    """True for the POST of a request; an answer, a notification or a GET belongs to the session."""
+    if request.method != "POST":
+        return False
+    message: Any = json.loads(request.content)
+    return "method" in message and "id" in message

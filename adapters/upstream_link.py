@@ -1,0 +1,364 @@
+"""One connection to one upstream server: opening, era, requests, and what the server asks. Not here: calls.
+
+The SDK's task groups must be left by the task that entered them, so each connection is a task of its own which opens
+it, waits for its end and closes it; requests are made by whatever task needs one. The connection stands on the SDK's
+`ClientSession` for the handshake, notifications and `subscriptions/listen`, and sends `tools/list` and `tools/call`
+through the SDK's dispatcher: the session would parse the results into its models and drop what it does not know.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from contextvars import Context
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self, cast
+
+import anyio
+from mcp import ClientSession, MCPError, StdioServerParameters
+from mcp.client.session import IncomingMessage
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import ProgressFnT as OnProgress
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
+from mcp.shared.transport_context import TransportContext
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    METHOD_NOT_FOUND,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+    Implementation,
+    InitializedNotification,
+    InitializeResult,
+    ToolListChangedNotification,
+)
+from mcp_types.version import (
+    HANDSHAKE_PROTOCOL_VERSIONS,
+    LATEST_HANDSHAKE_VERSION,
+    MODERN_PROTOCOL_VERSIONS,
+)
+from pydantic import ValidationError
+
+from ..domain import errors
+from ..domain.events import Json
+from .upstream_http import EVENT_BYTES_MAX, http_client
+
+OPEN_S_MAX = 30.0  # spawning or connecting, and the handshake; the connection has failed after it
+CLOSE_S_MAX = 10.0  # the SDK's own steps (close stdin, SIGTERM, SIGKILL) end sooner
+ASKS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
+CLIENT = Implementation(name="outlast", version="0.1.0")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class UpstreamSettings:
+    """How to reach one upstream: a command to speak to over stdio, or the URL of its Streamable HTTP endpoint.
+
+    A command's process gets a few variables of ours (PATH, HOME and the like), and `env` on top of them.
+    """
+
+    name: str
+    command: Sequence[str] | None = None
+    url: str | None = None
+    era: Literal["auto", "modern", "legacy"] = "auto"
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class Asked(Protocol):
+    """Who answers what the server asks on this connection."""
+
+    async def ask(self, method: str, params: Mapping[str, Json]) -> dict[str, Json]:
+        """The client's result. Raises MCPError when the request is refused."""
+        ...
+
+
+class Link:
+    """One connection, from its opening to its end. It never opens again: a new one takes its place.
+
+    `capabilities` is what a legacy server is told in the handshake; a modern one is told in each request. What a
+    legacy server asks goes to `holder`, the one call that holds this connection; without one, it is refused.
+    """
+
+    def __init__(
+        self,
+        settings: UpstreamSettings,
+        capabilities: Mapping[str, Json],
+        on_over: Callable[["Link"], None],
+    ) -> None:
+        self.settings, self.capabilities = settings, capabilities
+        self.key = json.dumps(capabilities, sort_keys=True)
+        self.holder: Asked | None = None
+        self.users = 0
+        self.retired = False
+        self.tools_changed = False
+        self.opened_at: float | None = None
+        self.is_over = False
+        self._on_over = on_over
+        self._closing = False
+        self._end = anyio.Event()
+        self._reason: str | None = None
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A fresh context: the connection outlives the request that happened to need it first.
+        self._task = asyncio.create_task(self._run(), context=Context())
+
+    async def opened(self) -> None:
+        """Return once the connection can be used. Raises UpstreamUnavailable when it could not be opened."""
+        await asyncio.shield(self._opened)
+        if self.is_over:
+            raise self.unavailable()
+
+    def unavailable(self) -> errors.UpstreamUnavailable:
+        """The reason why this connection is over, to be raised."""
+        return errors.UpstreamUnavailable(self.settings.name, self._reason or "the connection was lost")
+
+    @property
+    def is_modern(self) -> bool:
+        """True when the server speaks a protocol version without a handshake."""
+        return self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    async def request(
+        self,
+        method: str,
+        params: Mapping[str, Json],
+        capabilities: Mapping[str, Json],
+        headers: Mapping[str, str] | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> dict[str, Json]:
+        """Send one request and return its result as it came. Raises MCPError.
+
+        To a modern server `capabilities` and `headers` go with it; a legacy one has been told before.
+        """
+        version = self._session.protocol_version or LATEST_HANDSHAKE_VERSION
+        sent = {MCP_PROTOCOL_VERSION_HEADER: version}
+        if self.is_modern:
+            meta = {
+                **params.get("_meta", {}),
+                PROTOCOL_VERSION_META_KEY: version,
+                CLIENT_INFO_META_KEY: _wire(CLIENT),
+                CLIENT_CAPABILITIES_META_KEY: dict(capabilities),
+            }
+            params = {**params, "_meta": meta}
+            sent |= {MCP_METHOD_HEADER: method, **(headers or {})}
+        options: CallOptions = {"headers": sent}
+        if on_progress is not None:
+            options["on_progress"] = on_progress
+        return await self._dispatcher.send_raw_request(method, params, options)
+
+    async def close(self) -> None:
+        """End the connection and its child process, within CLOSE_S_MAX. Idempotent."""
+        self._closing = True
+        self._end.set()
+        _, late = await asyncio.wait({self._task}, timeout=CLOSE_S_MAX)
+        for task in late:
+            task.cancel()
+            await asyncio.wait({task}, timeout=CLOSE_S_MAX)
+
+    async def _run(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                # Not anyio's `fail_after`: what is entered on the stack outlives this block, scopes may not.
+                async with asyncio.timeout(OPEN_S_MAX):
+                    await self._open(stack)
+                self.opened_at = time.monotonic()
+                self._opened.set_result(None)
+                await self._end.wait()
+        except Exception as error:
+            self._reason = self._reason or _plain(error)
+            logger.debug("upstream %s: the connection failed", self.settings.name, exc_info=True)
+        finally:
+            self._lose()
+            if not self._opened.done():
+                self._opened.set_result(None)
+
+    def _lose(self) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self._end.set()
+        if not self._closing:
+            logger.warning("upstream %s: %s", self.settings.name, self.unavailable().reason)
+            self._on_over(self)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        read, write = await self._transport(stack)
+        self._dispatcher = _Dispatcher(_WatchedRead(read, self._lose), write, self._ask)
+        self._session = await stack.enter_async_context(
+            ClientSession(dispatcher=self._dispatcher, client_info=CLIENT, message_handler=self._hear)
+        )
+        await self._negotiate()
+        if self.is_modern:
+            watching = await stack.enter_async_context(anyio.create_task_group())
+            stack.callback(watching.cancel_scope.cancel)
+            watching.start_soon(self._watch_tools)
+
+    async def _transport(self, stack: AsyncExitStack) -> Any:
+        settings = self.settings
+        if settings.command:
+            parameters = StdioServerParameters(
+                command=settings.command[0],
+                args=list(settings.command[1:]),
+                env=dict(settings.env or {}),
+                cwd=settings.cwd,
+            )
+            # The child's own words go to the error output of this process, whatever has replaced `sys.stderr`.
+            transport = stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+        else:
+            client = await stack.enter_async_context(http_client(settings.headers))
+            transport = streamable_http_client(
+                settings.url or "", http_client=client, max_sse_event_size=EVENT_BYTES_MAX
+            )
+        return await stack.enter_async_context(transport)
+
+    async def _negotiate(self) -> None:
+        """Modern when the server says so, else the handshake, as the setting allows."""
+        if self.settings.era == "legacy":
+            return await self._initialize()
+        try:
+            await self._session.discover()
+        except (MCPError, ValidationError, RuntimeError):
+            if self.settings.era == "modern" or self.is_over:
+                raise
+            await self._initialize_or_discover()
+
+    async def _initialize_or_discover(self) -> None:
+        try:
+            await self._initialize()
+        except MCPError as error:
+            # A server that starts slowly may have taken the question that we gave up on, and be modern by now.
+            if error.code != UNSUPPORTED_PROTOCOL_VERSION:
+                raise
+            await self._session.discover()
+
+    async def _initialize(self) -> None:
+        """The handshake by hand: the session's own could only declare what its callbacks imply."""
+        params = {
+            "protocolVersion": LATEST_HANDSHAKE_VERSION,
+            "capabilities": dict(self.capabilities),
+            "clientInfo": _wire(CLIENT),
+        }
+        raw = await self._dispatcher.send_raw_request("initialize", params, {"cancel_on_abandon": False})
+        result = InitializeResult.model_validate(raw, by_name=False)
+        if result.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            raise RuntimeError(f"the server speaks the unknown version {result.protocol_version}")
+        self._session.adopt(result)
+        await self._session.send_notification(InitializedNotification())
+
+    async def _ask(self, method: str, params: Mapping[str, Json]) -> dict[str, Json]:
+        if self.holder is None or self.is_modern:
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
+        return await self.holder.ask(method, params)
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, ToolListChangedNotification):
+            self.tools_changed = True
+
+    async def _watch_tools(self) -> None:
+        """Be told of changed tools; without this, or once it ends, age alone renews the catalogue."""
+        capabilities = self._session.server_capabilities
+        if capabilities is None or capabilities.tools is None or not capabilities.tools.list_changed:
+            return
+        try:
+            async with listen(self._session, tools_list_changed=True) as changes:
+                async for _ in changes:
+                    self.tools_changed = True
+        except (MCPError, SubscriptionLost):
+            logger.debug("upstream %s: no word of changed tools", self.settings.name, exc_info=True)
+        self.tools_changed = True
+
+
+class _Dispatcher(JSONRPCDispatcher[TransportContext]):
+    """The SDK's dispatcher, with the requests that a client has to answer handed on as they came."""
+
+    def __init__(
+        self,
+        read: "_WatchedRead",
+        write: Any,
+        on_ask: Callable[[str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+    ) -> None:
+        super().__init__(read, write)
+        self._on_ask = on_ask
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async def route(
+            context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
+        ) -> dict[str, Any]:
+            if method in ASKS:
+                return await self._on_ask(method, params or {})
+            return await on_request(context, method, params)
+
+        await super().run(route, on_notify, on_notify_intercept, task_status=task_status)
+
+
+class _WatchedRead:
+    """The SDK's read stream. Its end is noted before any waiting request is told of it, so that a request can
+    tell the end of the connection from an error of the server that has the same code."""
+
+    def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
+        self._inner, self._on_end = inner, on_end
+
+    @property
+    def last_context(self) -> Context | None:
+        """The sender's context of the last item, where the transport keeps it."""
+        return getattr(self._inner, "last_context", None)
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            return cast("SessionMessage | Exception", await self._inner.receive())
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._on_end()
+            raise
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _wire(implementation: Implementation) -> dict[str, Json]:
+    return implementation.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _plain(error: BaseException) -> str:
+    """The first cause in a group of causes, in one line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, TimeoutError):
+        return f"no answer within {OPEN_S_MAX:g} s"
+    return f"{type(error).__name__}: {error}".splitlines()[0]

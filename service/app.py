@@ -1,0 +1,48 @@
+"""The ASGI application: the MCP endpoint and two health checks, with the worker in its lifespan."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .endpoint import Endpoint
+
+MCP_PATH = "/mcp"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an application is made of; `running` holds all that must be opened and closed."""
+
+    endpoint: Endpoint
+    is_ready: Callable[[], Awaitable[bool]]
+    running: Callable[[], AbstractAsyncContextManager[None]]
+
+
+def assemble(parts: Parts) -> FastAPI:
+    """The application. No documentation routes: the protocol is MCP, not OpenAPI."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        async with parts.running():
+            yield
+
+    async def healthz(_request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(_request: Request) -> Response:
+        ready = await parts.is_ready()
+        return JSONResponse(
+            {"status": "ready" if ready else "store unavailable"}, status_code=200 if ready else 503
+        )
+
+    app = FastAPI(title="Outlast", openapi_url=None, lifespan=lifespan)
+    # Plain routes: the endpoint reads the body itself, so FastAPI's parameter machinery has no part.
+    app.router.routes.append(Route(MCP_PATH, parts.endpoint.post, methods=["POST"]))
+    app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
+    app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))
+    return app

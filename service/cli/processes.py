@@ -1,0 +1,236 @@
+"""What the commands do: build from settings, run until told to stop, leave cleanly."""
+
+import asyncio
+import hashlib
+import json
+import secrets
+import shlex
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from rich.console import Console
+
+from ...domain import errors
+from .. import config as configuration
+from .. import logs, settings, wiring
+from ..app import MCP_PATH, assemble
+from ..config import Config, Upstream
+from ..settings import Settings
+from . import demo as first_look
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
+READY_S_MAX = 30.0
+DISCONNECT_S = 1  # seconds that open responses get once the drain is over
+
+
+def serve(path: Path | None, upstream: str | None, flags: Mapping[str, Any], *, work: bool) -> None:
+    """Run the service until SIGTERM or SIGINT."""
+    config, chosen = _load(path, upstream, flags)
+    with wiring.database(chosen) as url:
+        asyncio.run(_serve(chosen, config, url, work=work))
+
+
+def worker(path: Path | None, upstream: str | None, flags: Mapping[str, Any]) -> None:
+    """Run a worker until SIGTERM or SIGINT."""
+    config, chosen = _load(path, upstream, flags)
+    with wiring.database(chosen, share=True) as url:
+        asyncio.run(_work(chosen, config, url))
+
+
+def upgrade(path: Path | None, flags: Mapping[str, Any]) -> list[str]:
+    """Apply missing migrations; their names."""
+    config = configuration.read(path) if path else configuration.parse("", "defaults")
+    chosen = settings.load(flags, config.server)
+    with wiring.database(chosen, share=True) as url:
+        return asyncio.run(wiring.upgrade(url))
+
+
+def new_token(subject: str, client: str) -> tuple[str, str]:
+    """A random token, and its table for the tokens file."""
+    secret = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    lines = (
+        f'[[tokens]]\nsha256 = "{digest}"\n'
+        f"subject = {json.dumps(subject)}\nclient = {json.dumps(client)}\n"
+    )
+    return secret, lines
+
+
+def demo(approve: bool | None, keep: Path | None) -> int:
+    """Serve the example on a free port with an embedded store, and take the first look at it."""
+    console = Console()
+    logs.configure("warning")
+    with _demo_folder(keep) as folder:
+        config = _demo_config()
+        chosen = settings.load({"port": 0, "data_folder": folder / "store"}, {})
+        console.print(f"Starting PostgreSQL and Outlast in {folder} …")
+        with wiring.database(chosen) as url:
+            return asyncio.run(_demo(chosen, config, url, approve, folder, console))
+
+
+def _load(
+    path: Path | None, upstream: str | None, flags: Mapping[str, Any]
+) -> tuple[Config, Settings]:
+    if path is not None and upstream is not None:
+        raise errors.ConfigurationError("give --config or --upstream, not both")
+    config = configuration.read(path) if path else configuration.parse("", "defaults")
+    if upstream is not None:
+        config = Config({"main": _one_upstream(upstream)}, config.policies)
+    if not config.upstreams:
+        raise errors.ConfigurationError(
+            'there is no upstream: give --upstream "COMMAND", or [upstreams.NAME] in --config FILE'
+        )
+    chosen = settings.load(flags, config.server)
+    logs.configure(chosen.log_level)
+    return config, chosen
+
+
+def _one_upstream(given: str) -> Upstream:
+    if given.startswith(("http://", "https://")):
+        return Upstream(url=given)
+    return Upstream(command=shlex.split(given))
+
+
+async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> None:
+    stop = _stop_on_signals()
+    await wiring.upgrade(url)
+    built = wiring.build(chosen, config, url, claims=work)
+    server = _http_server(chosen, assemble(await wiring.parts(chosen, config, built)))
+    with _listening(chosen) as listener:
+        address = _address(listener)
+        running = asyncio.create_task(server.serve([listener]))
+        await _first_of(running, stop, _announced(server, address))
+        server.should_exit = True
+        await running
+
+
+async def _work(chosen: Settings, config: Config, url: str) -> None:
+    stop = _stop_on_signals()
+    await wiring.upgrade(url)
+    async with wiring.build(chosen, config, url).running(chosen.drain_s):
+        print("outlast worker: waiting for tasks", flush=True)  # noqa: T201 - the command's output
+        await stop.wait()
+
+
+async def _demo(
+    chosen: Settings,
+    config: Config,
+    url: str,
+    approve: bool | None,
+    folder: Path,
+    console: Console,
+) -> int:
+    await wiring.upgrade(url)
+    built = wiring.build(chosen, config, url)
+    server = _http_server(chosen, assemble(await wiring.parts(chosen, config, built)))
+    with _listening(chosen) as listener:
+        running = asyncio.create_task(server.serve([listener]))
+        try:
+            await _started(server)
+            return await first_look.run_demo(
+                _address(listener),
+                approve=approve,
+                repository=first_look.make_demo_repository(folder),
+                console=console,
+            )
+        finally:
+            server.should_exit = True
+            await running
+
+
+class _HttpServer(uvicorn.Server):
+    """Signals are ours: uvicorn would raise them again after a clean shutdown."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _http_server(chosen: Settings, app: Any) -> _HttpServer:
+    return _HttpServer(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=round(chosen.drain_s) + DISCONNECT_S,
+            lifespan="on",
+        )
+    )
+
+
+@contextmanager
+def _listening(chosen: Settings) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
+    try:
+        listener = socket.create_server((chosen.host, chosen.port), family=family, backlog=2048)
+    except OSError as error:
+        raise errors.ConfigurationError(
+            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}"
+        ) from error
+    with listener:
+        yield listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}{MCP_PATH}"
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _first_of(
+    running: "asyncio.Task[None]", stop: asyncio.Event, announced: Any
+) -> None:
+    """Return on a signal, or when the server ends by itself (it says why)."""
+    telling = asyncio.create_task(announced)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (telling, stopping):
+        task.cancel()
+    await asyncio.gather(telling, stopping, return_exceptions=True)
+    if running.done() and not stop.is_set():
+        raise errors.ConfigurationError("the service could not start; its log says why")
+
+
+async def _announced(server: uvicorn.Server, address: str) -> None:
+    await _started(server)
+    print(f"outlast: serving {address}", flush=True)  # noqa: T201 - the command's output
+
+
+async def _started(server: uvicorn.Server) -> None:
+    async with asyncio.timeout(READY_S_MAX):
+        while not server.started:
+            await asyncio.sleep(0.01)
+
+
+@contextmanager
+def _demo_folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="outlast-demo-") as folder:
+        yield Path(folder)
+
+
+def _demo_config() -> Config:
+    command = json.dumps([sys.executable, str(EXAMPLE)])
+    text = (
+        f"[upstreams.ci]\ncommand = {command}\n"
+        '[tools.run_ci_pipeline]\nrun = "task"\npoll_interval = "500ms"\n'
+    )
+    return configuration.parse(text, "demo")

@@ -1,0 +1,60 @@
+"""One request as a method sees it: who asks, what they declared, and a way to say how far it is."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ..domain.owner import Owner
+from ..domain.ports import Progress
+from .jsonrpc import RequestId
+
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+IDEMPOTENCY_META_KEY = "dev.outlast/idempotencyKey"
+REQUIRED_CAPABILITIES: Mapping[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
+
+PROGRESS_BACKLOG_MAX = 64  # a client that reads slower than this sees the latest ones only
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Stateless: all of it comes from this one request (statelessness, "MUST NOT rely on prior")."""
+
+    owner: Owner
+    request_id: RequestId
+    method: str
+    params: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    headers: Mapping[str, str]
+    progress: asyncio.Queue[Progress] = field(
+        default_factory=lambda: asyncio.Queue[Progress](PROGRESS_BACKLOG_MAX)
+    )
+    progress_told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The request's `_meta`."""
+        return self.params.get("_meta") or {}
+
+    @property
+    def declares_tasks(self) -> bool:
+        """True when this very request declares the tasks extension."""
+        extensions = self.capabilities.get("extensions")
+        return isinstance(extensions, dict) and isinstance(
+            cast(dict[str, Any], extensions).get(TASKS_EXTENSION), dict
+        )
+
+    @property
+    def progress_token(self) -> str | int | None:
+        """What the client asked progress under; None when it did not."""
+        token = self.meta.get("progressToken")
+        return token if isinstance(token, str | int) and not isinstance(token, bool) else None
+
+    def tell(self, progress: Progress) -> None:
+        """Pass progress on if the client asked for it; the oldest is dropped when it does not read."""
+        if self.progress_token is None:
+            return
+        if self.progress.full():
+            self.progress.get_nowait()
+        self.progress.put_nowait(progress)
+        self.progress_told.set()

@@ -1,0 +1,109 @@
+"""JSON-RPC in and out as MCP 2026-07-28 frames it: one request a body, bounded, strictly parsed."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+import orjson
+from mcp_types import INVALID_REQUEST, PARSE_ERROR
+
+DEPTH_MAX = 64  # no honest call nests deeper; deep ones exhaust validators further in
+ID_LENGTH_MAX = 1024
+
+RequestId = str | int
+
+
+class Rejection(Exception):
+    """A message that is answered with a JSON-RPC error. `status` is the HTTP status."""
+
+    def __init__(self, code: int, message: str, *, data: Any = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.message, self.data, self.status = code, message, data, status
+
+
+@dataclass(frozen=True)
+class Message:
+    """One decoded request, or a notification when `id` is None."""
+
+    id: RequestId | None
+    method: str
+    body: dict[str, Any]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters; empty when there are none."""
+        return self.body.get("params") or {}
+
+
+def parse(body: bytes) -> Message:
+    """The message in a body. Raises Rejection with the code that JSON-RPC names."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Rejection(PARSE_ERROR, f"Parse error: {error}") from None
+    if isinstance(value, list):
+        raise Rejection(INVALID_REQUEST, "Batches are not supported: send one message a request")
+    if not isinstance(value, dict):
+        raise Rejection(INVALID_REQUEST, "The body must be one JSON-RPC object")
+    _refuse_deep(body, value)
+    return _message(cast(dict[str, Any], value))
+
+
+def _message(body: dict[str, Any]) -> Message:
+    if body.get("jsonrpc") != "2.0":
+        raise Rejection(INVALID_REQUEST, 'The member jsonrpc must be "2.0"')
+    method = body.get("method")
+    if not isinstance(method, str):
+        raise Rejection(INVALID_REQUEST, "Only requests and notifications are accepted: no method")
+    if not isinstance(body.get("params", {}), dict):
+        raise Rejection(INVALID_REQUEST, "The member params must be an object")
+    if "id" not in body:
+        return Message(None, method, body)
+    request_id = body["id"]
+    if not isinstance(request_id, str | int) or isinstance(request_id, bool):
+        raise Rejection(INVALID_REQUEST, "The member id must be a string or an integer")
+    if isinstance(request_id, str) and len(request_id) > ID_LENGTH_MAX:
+        raise Rejection(INVALID_REQUEST, f"The member id is longer than {ID_LENGTH_MAX} characters")
+    return Message(request_id, method, body)
+
+
+def _refuse_deep(body: bytes, value: Any) -> None:
+    # Counting brackets is far cheaper than walking, and settles it for nearly every body.
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise Rejection(INVALID_REQUEST, f"The body nests deeper than {DEPTH_MAX} levels")
+
+
+def _children(node: Any) -> list[Any]:
+    if isinstance(node, dict):
+        return [v for v in cast(dict[str, Any], node).values() if isinstance(v, dict | list)]
+    return [v for v in cast(list[Any], node) if isinstance(v, dict | list)]
+
+
+def dumps(value: Any) -> bytes:
+    """JSON text of what an upstream may have sent, integers beyond 64 bits included."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def result_bytes(request_id: RequestId, result: bytes) -> bytes:
+    """A success response around the JSON text of its result."""
+    return b'{"jsonrpc":"2.0","id":' + orjson.dumps(request_id) + b',"result":' + result + b"}"
+
+
+def error_bytes(request_id: RequestId | None, code: int, message: str, data: Any = None) -> bytes:
+    """An error response; without an id when the request's could not be read."""
+    error: dict[str, Any] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    envelope: dict[str, Any] = {"jsonrpc": "2.0"}
+    if request_id is not None:
+        envelope["id"] = request_id
+    return dumps({**envelope, "error": error})

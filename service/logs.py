@@ -1,0 +1,36 @@
+"""Structured logs: one JSON object a line, with the task's id where there is one, and never a payload."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class JsonLines(logging.Formatter):
+    """`time`, `level`, `logger`, `message`, then `task`, `worker`, `error` where given."""
+
+    FACTS = ("task", "worker", "attempt", "upstream", "url")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line of JSON."""
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for fact in self.FACTS:
+            if hasattr(record, fact):
+                line[fact] = getattr(record, fact)
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True)
+
+
+def configure(level: str) -> None:
+    """Send all logs of the process to standard error in this form."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("outlast").setLevel(level.upper())
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,0 +1,325 @@
+"""`tools/call`: the plain result or a task, by the tool's policy and what this request declares."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp.shared.inbound import validate_mcp_param_headers
+
+from ...domain import decisions, errors, events
+from ...domain.change import created_task
+from ...domain.decisions import Events
+from ...domain.ports import (
+    CallNews,
+    Faulted,
+    HeldAsk,
+    LegEnded,
+    Progress,
+    Returned,
+    TaskViews,
+    Tool,
+    ToolCall,
+    Upstreams,
+)
+from ...domain.task import Task, evolve
+from ..catalogue import Catalogue
+from ..commands import Commands
+from ..exchange import IDEMPOTENCY_META_KEY, REQUIRED_CAPABILITIES, Exchange
+from ..jsonrpc import Rejection
+from ..news import NewsReader
+from ..policy import Ask, Policies, Policy, Run
+from ..run import merged_result
+from ..sealing import StateSeal, call_digest
+from ..worker import Worker
+
+IDEMPOTENCY_KEY_LENGTH_MAX = 256
+INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
+TRACE_KEYS = ("traceparent", "tracestate", "baggage")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A `tools/call` that has been read and judged: what to run, and how."""
+
+    exchange: Exchange
+    tool: Tool
+    policy: Policy
+    arguments: Mapping[str, Any]
+    answers: Mapping[str, Any] | None
+    state: str | None
+    digest: str
+
+    @property
+    def idempotency_key(self) -> str | None:
+        """The client's own key for this call, if it sent one."""
+        return self.exchange.meta.get(IDEMPOTENCY_META_KEY)
+
+    @property
+    def trace(self) -> dict[str, str]:
+        """The caller's trace context."""
+        meta = self.exchange.meta
+        return {key: meta[key] for key in TRACE_KEYS if isinstance(meta.get(key), str)}
+
+    @property
+    def input_capabilities(self) -> dict[str, Any]:
+        """What the client can be asked for."""
+        declared = self.exchange.capabilities
+        return {key: declared[key] for key in INPUT_CAPABILITIES if key in declared}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What calls are served with."""
+
+    commands: Commands
+    views: TaskViews
+    upstreams: Upstreams
+    worker: Worker
+
+
+class ToolMethods:
+    """See the module."""
+
+    def __init__(
+        self, bench: Bench, catalogue: Catalogue, policies: Policies, seal: StateSeal
+    ) -> None:
+        self._bench, self._catalogue = bench, catalogue
+        self._policies, self._seal = policies, seal
+
+    async def call(self, exchange: Exchange) -> dict[str, Any]:
+        """Serve one call. Nothing is created before everything that can be refused has been."""
+        call = await self._read(exchange)
+        if call.policy.run is Run.DIRECT or not self._may_become_a_task(call):
+            return await self._plain(call)
+        if call.idempotency_key is not None:
+            known = await self._bench.views.opened_with(exchange.owner.key, call.idempotency_key)
+            if known is not None:
+                return await self._known_task(known.task_id, call)
+        if not self._catalogue.accepts(call.tool, call.arguments):
+            return await self._plain(call)
+        if call.policy.ask is Ask.BEFORE or self._waits_for_grace(call):
+            return await self._begin_plain(call)
+        return await self._create(call, (self._opening(call),))
+
+    async def _read(self, exchange: Exchange) -> Call:
+        params = exchange.params
+        name = params.get("name")
+        if not isinstance(name, str):
+            raise errors.InvalidCall("name must be a string")
+        arguments = _object_or_none(params, "arguments") or {}
+        answers = _object_or_none(params, "inputResponses")
+        tool = await self._catalogue.find(name)
+        self._check_headers(exchange, tool, arguments)
+        digest = call_digest(tool.name, arguments)
+        state = None
+        if params.get("requestState") is not None:
+            state = self._seal.open(params["requestState"], exchange.owner.key, digest)
+        _check_key(exchange.meta.get(IDEMPOTENCY_META_KEY))
+        policy = self._policies.of(tool.name)
+        return Call(exchange, tool, policy, arguments, answers, state, digest)
+
+    def _check_headers(
+        self, exchange: Exchange, tool: Tool, arguments: Mapping[str, Any]
+    ) -> None:
+        schema = tool.definition.get("inputSchema")
+        refused = validate_mcp_param_headers(schema, arguments, exchange.headers)
+        if refused is not None:
+            raise Rejection(refused.code, refused.message, data=refused.data)
+
+    def _may_become_a_task(self, call: Call) -> bool:
+        if call.exchange.declares_tasks:
+            return True
+        if call.policy.run is Run.TASK_ONLY:
+            raise errors.MissingCapability(REQUIRED_CAPABILITIES)
+        return False
+
+    def _waits_for_grace(self, call: Call) -> bool:
+        """A keyed call is recorded before it is sent: a plain result could not be found again."""
+        return call.policy.run is Run.AUTO and call.idempotency_key is None
+
+    # --- plain: the upstream's own answer, on this request
+
+    async def _plain(self, call: Call) -> dict[str, Any]:
+        reader = NewsReader(await self._bench.upstreams.call(_tool_call(call)))
+        try:
+            while True:
+                item = await self._next(reader, call, None)
+                if not isinstance(item, HeldAsk):
+                    return self._answer(call, item)
+                item.refuse(decisions.INTERNAL_ERROR, "This call cannot ask the client anything")
+        finally:
+            await _abandon(reader)
+
+    async def _next(
+        self, reader: NewsReader, call: Call, give_up_at: float | None
+    ) -> CallNews | None:
+        """The next item that is not progress; None at the end of the news. Raises TimeoutError."""
+        while True:
+            async with asyncio.timeout_at(give_up_at):
+                await asyncio.wait({reader.pending()})
+            item = reader.take()
+            if not isinstance(item, Progress):
+                return item
+            call.exchange.tell(item)
+
+    def _answer(self, call: Call, item: CallNews | None) -> dict[str, Any]:
+        match item:
+            case Returned():
+                return merged_result(item.result)
+            case Faulted():
+                raise errors.UpstreamFault(item.code, item.message, item.data)
+            case LegEnded():
+                return self._input_required(call, item)
+            case _:
+                raise errors.UpstreamUnavailable(call.tool.upstream, "the call had no outcome")
+
+    def _input_required(self, call: Call, leg: LegEnded) -> dict[str, Any]:
+        result: dict[str, Any] = {"resultType": "input_required"}
+        if leg.asks:
+            result["inputRequests"] = {wanted.name: wanted.request for wanted in leg.asks}
+        if leg.request_state is not None:
+            owner = call.exchange.owner.key
+            result["requestState"] = self._seal.seal(leg.request_state, owner, call.digest)
+        return result
+
+    # --- plain at first, a task when it lasts
+
+    async def _begin_plain(self, call: Call) -> dict[str, Any]:
+        """Run on this request for `grace`; then the running call itself becomes the task's work."""
+        reader = NewsReader(await self._bench.upstreams.call(_tool_call(call)))
+        adopted = False
+        try:
+            give_up_at = asyncio.get_running_loop().time() + call.policy.grace / 1000
+            try:
+                item = await self._next(reader, call, give_up_at)
+            except TimeoutError:
+                adopted = True
+                return await self._adopt(call, reader)
+            if self._belongs_to_the_client(call, item):
+                return self._answer(call, item)
+            if isinstance(item, Returned | Faulted):
+                return await self._create(call, self._ended(call, item))
+            if item is not None:
+                reader.put_back(item)
+            adopted = True
+            return await self._adopt(call, reader)
+        finally:
+            if not adopted:
+                await _abandon(reader)
+
+    def _belongs_to_the_client(self, call: Call, item: CallNews | None) -> bool:
+        if isinstance(item, LegEnded):
+            return call.policy.ask is Ask.BEFORE
+        return call.policy.run is Run.AUTO and isinstance(item, Returned | Faulted)
+
+    async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
+        opening = self._opening(call)
+        task = evolve(None, opening)
+        started = decisions.start_work(task, self._bench.worker.name, self._bench.commands.now())
+        try:
+            created = await self._open(call, (opening, *started))
+        except BaseException:
+            await _abandon(reader)
+            raise
+        if created is None:
+            await _abandon(reader)
+            return await self._lost_race(call)
+        self._bench.worker.adopt(created, reader)
+        return created_task(created)
+
+    def _ended(self, call: Call, item: Returned | Faulted) -> Events:
+        """The whole story of a call that ended before its task began."""
+        now = self._bench.commands.now()
+        opening = self._opening(call)
+        task = evolve(None, opening)
+        (started,) = decisions.start_work(task, self._bench.worker.name, now)
+        task = evolve(task, started)
+        if isinstance(item, Returned):
+            ended = decisions.complete(task, 1, merged_result(item.result), now)
+        else:
+            error = {"code": item.code, "message": item.message, "data": item.data}
+            ended = decisions.fail(task, 1, {k: v for k, v in error.items() if v is not None}, now)
+        return (opening, started, *ended)
+
+    # --- tasks
+
+    def _opening(self, call: Call) -> events.TaskOpened:
+        annotations = call.tool.definition.get("annotations") or {}
+        return events.TaskOpened(
+            task_id=secrets.token_urlsafe(32),
+            version=1,
+            at=decisions.instant(self._bench.commands.now()),
+            owner=call.exchange.owner.key,
+            upstream=call.tool.upstream,
+            tool=call.tool.upstream_name,
+            arguments=call.arguments,
+            client_capabilities=call.input_capabilities,
+            ttl_ms=call.policy.ttl,
+            poll_interval_ms=call.policy.poll_interval,
+            timeout_ms=call.policy.timeout,
+            rerun_is_safe=call.policy.rerun_is_safe(annotations),
+            idempotency_key=call.idempotency_key,
+            call_digest=call.digest,
+            trace=call.trace or None,
+            carried_answers=call.answers,
+            carried_state=call.state,
+        )
+
+    async def _create(self, call: Call, history: Events) -> dict[str, Any]:
+        created = await self._open(call, history)
+        return await self._lost_race(call) if created is None else created_task(created)
+
+    async def _open(self, call: Call, history: Events) -> Task | None:
+        """The stored task, or None when a call with the same key has stored it first."""
+        try:
+            return await self._bench.commands.open(history)
+        except errors.DuplicateOpening:
+            return None
+
+    async def _lost_race(self, call: Call) -> dict[str, Any]:
+        key = call.idempotency_key or ""
+        known = await self._bench.views.opened_with(call.exchange.owner.key, key)
+        if known is None:
+            raise errors.StoreUnavailable  # expired and removed in between: the client calls again
+        return await self._known_task(known.task_id, call)
+
+    async def _known_task(self, task_id: str, call: Call) -> dict[str, Any]:
+        task = await self._bench.commands.load(task_id)
+        if task.opened.call_digest != call.digest:
+            raise errors.IdempotencyConflict
+        return created_task(task)
+
+
+def _tool_call(call: Call) -> ToolCall:
+    return ToolCall(
+        upstream=call.tool.upstream,
+        tool=call.tool.upstream_name,
+        arguments=call.arguments,
+        client_capabilities=call.input_capabilities,
+        answers=call.answers,
+        request_state=call.state,
+        trace=call.trace or None,
+    )
+
+
+async def _abandon(reader: NewsReader) -> None:
+    await reader.call.cancel()
+    await reader.close()
+
+
+def _object_or_none(params: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+    value = params.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise errors.InvalidCall(f"{name} must be an object")
+    return cast(Mapping[str, Any] | None, value)
+
+
+def _check_key(key: Any) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str) or not 0 < len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX or "\0" in key:
+        raise errors.InvalidCall(
+            f"{IDEMPOTENCY_META_KEY} must be a string of 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters"
+        )

@@ -1,0 +1,45 @@
+"""Reading a running call's news one item at a time, without losing one when the reader changes."""
+
+import asyncio
+from collections import deque
+
+from ..domain.ports import CallNews, RunningCall
+
+
+class NewsReader:
+    """Holds the one pending read of a call, so that whoever waits may stop waiting at any time."""
+
+    def __init__(self, call: RunningCall) -> None:
+        self.call = call
+        self._news = call.news()
+        self._put_back: deque[CallNews] = deque()
+        self._pending: asyncio.Future[CallNews | None] | None = None
+
+    def pending(self) -> "asyncio.Future[CallNews | None]":
+        """The next item, to be waited for and then taken; None once the news has ended."""
+        if self._pending is None:
+            self._pending = asyncio.ensure_future(self._next())
+        return self._pending
+
+    def take(self) -> CallNews | None:
+        """The item of a finished `pending`. Raises UpstreamUnavailable when the connection is lost."""
+        done, self._pending = self.pending(), None
+        return done.result()
+
+    def put_back(self, item: CallNews) -> None:
+        """Let the next reader see this item first. Only between `take` and the next `pending`."""
+        self._put_back.append(item)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        if self._pending is not None:
+            self._pending.cancel()
+            await asyncio.gather(self._pending, return_exceptions=True)
+        close = getattr(self._news, "aclose", None)
+        if close is not None:
+            await close()
+
+    async def _next(self) -> CallNews | None:
+        if self._put_back:
+            return self._put_back.popleft()
+        return await anext(self._news, None)

@@ -1,0 +1,45 @@
+"""Our errors into JSON-RPC errors and HTTP statuses: one table, read at the edge and nowhere else."""
+
+import logging
+from typing import Any
+
+from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
+
+from ..domain import errors
+from .jsonrpc import Rejection
+
+_log = logging.getLogger("outlast.endpoint")
+
+# The first class that matches decides. Clients read the code; 200 for -32603 because several clients
+# look at the body of 200 and 400 only, and an outage must reach them as the error that it is.
+_CODES: dict[type[errors.OutlastError], int] = {
+    errors.TaskNotFound: INVALID_PARAMS,
+    errors.MissingCapability: MISSING_REQUIRED_CLIENT_CAPABILITY,
+    errors.CallError: INVALID_PARAMS,
+    errors.StoreUnavailable: INTERNAL_ERROR,
+    errors.UpstreamUnavailable: INTERNAL_ERROR,
+}
+
+
+def rejection(error: Exception) -> Rejection:
+    """The answer to a failed request. Unknown errors are logged here, and tell the client nothing."""
+    if isinstance(error, Rejection):
+        return error
+    if isinstance(error, errors.UpstreamFault):
+        return _of_code(error.code, error.message, error.data)
+    for error_type, code in _CODES.items():
+        if isinstance(error, error_type):
+            return _of_code(code, str(error), _data(error))
+    _log.error("a request failed for an unexpected reason", exc_info=error)
+    return _of_code(INTERNAL_ERROR, "Internal error", None)
+
+
+def _of_code(code: int, message: str, data: Any) -> Rejection:
+    return Rejection(code, message, data=data, status=ERROR_CODE_HTTP_STATUS.get(code, 200))
+
+
+def _data(error: errors.OutlastError) -> Any:
+    if isinstance(error, errors.MissingCapability):
+        return {"requiredCapabilities": error.required}
+    return None

@@ -1,0 +1,346 @@
+"""One attempt of one task: from its first leg to an outcome, a parked question, or a loss.
+
+A run holds no truth. What it sees it records through `Commands` under its attempt number; once that
+number is stale, every wish is refused and the run ends without a trace.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from ..domain import decisions, errors
+from ..domain.decisions import Events
+from ..domain.ports import (
+    Faulted,
+    HeldAsk,
+    LegEnded,
+    Progress,
+    Returned,
+    Signal,
+    ToolCall,
+    Upstreams,
+    Wakeup,
+)
+from ..domain.task import Task
+from .commands import Commands
+from .news import NewsReader
+
+RECHECK_S = 2.0  # a lost signal delays a cancellation or an answer by at most this
+PROGRESS_EVERY_S = 1.0  # at most one progress event a second a task; the last one wins
+RECORD_PATIENCE_S = 3600.0  # an outcome is kept in hand this long while the store is away
+RECORD_PAUSE_S = 1.0
+
+_log = logging.getLogger("outlast.worker")
+
+
+class Interrupt(Enum):
+    """Why a run stops its call."""
+
+    CANCEL = "the owner asked for it"
+    TIMEOUT = "the tool's time is up"
+    SHUTDOWN = "the worker shut down"
+    FENCED = "another attempt or an end has come first"
+
+
+@dataclass(frozen=True)
+class Workbench:
+    """What a run works with."""
+
+    commands: Commands
+    upstreams: Upstreams
+    signal: Signal
+
+
+class Budget:
+    """The tool's time: it runs while the tool works and stands while the tool waits for the client."""
+
+    def __init__(self, length_ms: int | None) -> None:
+        self._left_s = float("inf") if length_ms is None else length_ms / 1000
+        self._since: float | None = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left; infinite while standing."""
+        if self._since is None:
+            return float("inf")
+        return self._left_s - (time.monotonic() - self._since)
+
+    def stand(self, *, still: bool) -> None:
+        """Stop or start the clock."""
+        if still and self._since is not None:
+            self._left_s, self._since = self.left_s, None
+        elif not still and self._since is None:
+            self._since = time.monotonic()
+
+
+class Run:
+    """See the module. `task` is the newest state that this run knows."""
+
+    def __init__(self, bench: Workbench, task: Task, reader: NewsReader | None = None) -> None:
+        self.task = task
+        self._attempt = task.attempt
+        self._bench, self._reader = bench, reader
+        self._budget = Budget(task.opened.timeout_ms)
+        self._waiting: dict[str, HeldAsk] = {}
+        self._asked: Counter[str] = Counter()
+        self._progress: Progress | None = None
+        self._progress_at = 0.0
+        self._interrupted: Interrupt | None = None
+        self._cancelling: asyncio.Task[None] | None = None
+        self._over = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """True while the tool waits for the client, and so needs no slot."""
+        return bool(self._waiting)
+
+    def interrupt(self, why: Interrupt) -> None:
+        """Stop the call, once; what comes of it depends on what the call still has to say."""
+        if self._interrupted is None or why is Interrupt.FENCED:
+            self._interrupted = why
+        if self._reader is not None and self._cancelling is None:
+            self._cancelling = asyncio.create_task(self._reader.call.cancel())
+
+    async def work(self) -> None:
+        """Carry the attempt to its end. Errors of the task's state end the run quietly."""
+        try:
+            async with self._bench.signal.watching(self.task.id) as wakeup:
+                await self._look(wakeup)
+                while not self._over and await self._begin_leg():
+                    await self._follow(wakeup)
+        except (errors.TaskAlreadyEnded, errors.StaleAttempt, errors.TaskNotFound):
+            _log.info("the attempt was overtaken", extra=self._facts())
+        finally:
+            await self._close()
+
+    async def _begin_leg(self) -> bool:
+        if self._interrupted is not None and self._reader is None:
+            await self._end_without_outcome()
+            return False
+        self._asked.clear()
+        if self._reader is not None:
+            return True
+        try:
+            self._reader = NewsReader(await self._bench.upstreams.call(tool_call(self.task)))
+        except errors.UpstreamUnavailable as error:
+            why = str(error)
+            await self._record(
+                lambda task: decisions.withdraw_work(task, self._attempt, why, self._now())
+            )
+            return False
+        return True
+
+    async def _follow(self, wakeup: Wakeup) -> None:
+        """One leg: handle news and moves of the task until the call is over."""
+        reader, moved = self._reader, asyncio.ensure_future(wakeup.wait(RECHECK_S))
+        assert reader is not None
+        try:
+            while self._reader is reader and not self._over:
+                await asyncio.wait(
+                    {reader.pending(), moved},
+                    timeout=self._patience_s(),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if moved.done():
+                    await self._look(wakeup)
+                    moved = asyncio.ensure_future(wakeup.wait(RECHECK_S))
+                if reader.pending().done():
+                    await self._handle(reader)
+                await self._tick()
+        finally:
+            moved.cancel()
+            await asyncio.gather(moved, return_exceptions=True)
+
+    def _patience_s(self) -> float | None:
+        until_progress = float("inf")
+        if self._progress is not None:
+            until_progress = self._progress_at + PROGRESS_EVERY_S - time.monotonic()
+        patience = min(self._budget.left_s, until_progress)
+        if self._interrupted is not None:
+            patience = until_progress
+        return None if patience == float("inf") else max(patience, 0.0)
+
+    async def _tick(self) -> None:
+        if self._over:
+            return
+        due = time.monotonic() - self._progress_at >= PROGRESS_EVERY_S
+        if self._progress is not None and due and self._interrupted is None:
+            news, self._progress, self._progress_at = self._progress, None, time.monotonic()
+            with contextlib.suppress(errors.StoreUnavailable):  # the next progress will tell
+                await self._change(
+                    lambda task: decisions.report_progress(
+                        task, self._attempt, news.progress, news.total, news.message, self._now()
+                    )
+                )
+        if self._interrupted is not None:
+            self._progress = None
+        elif self._budget.left_s <= 0:
+            self.interrupt(Interrupt.TIMEOUT)
+
+    async def _look(self, wakeup: Wakeup) -> None:
+        """Read the task anew if it may have moved, and act on what others did to it."""
+        if self._over or 0 < wakeup.version <= self.task.version:
+            return
+        try:
+            self.task = await self._bench.commands.load(self.task.id)
+        except errors.StoreUnavailable:
+            return
+        if not self.task.is_running or self.task.attempt != self._attempt:
+            self.interrupt(Interrupt.FENCED)
+        elif self.task.cancel_requested:
+            self.interrupt(Interrupt.CANCEL)
+        self._deliver_answers()
+
+    def _deliver_answers(self) -> None:
+        for question in self.task.questions:
+            if question.is_outstanding or question.key not in self._waiting:
+                continue
+            held = self._waiting.pop(question.key)
+            if question.answer is not None:
+                held.reply(question.answer)
+            else:
+                held.refuse(decisions.INTERNAL_ERROR, "The request was withdrawn")
+        self._budget.stand(still=self.is_waiting)
+
+    async def _handle(self, reader: NewsReader) -> None:
+        try:
+            item = reader.take()
+        except errors.UpstreamUnavailable as error:
+            await self._lose(str(error))
+            return
+        match item:
+            case Progress():
+                self._progress = item
+            case HeldAsk():
+                await self._hold(item)
+            case LegEnded():
+                await self._leg_ended(item)
+            case Returned():
+                result = merged_result(item.result)
+                await self._finish(
+                    lambda task: decisions.complete(task, self._attempt, result, self._now())
+                )
+            case Faulted():
+                error = _error(item)
+                await self._finish(
+                    lambda task: decisions.fail(task, self._attempt, error, self._now())
+                )
+            case None:
+                await self._end_without_outcome()
+
+    async def _hold(self, held: HeldAsk) -> None:
+        """Put a legacy upstream's question to the client, or give the answer that it has already."""
+        request = json.dumps(held.ask.request, sort_keys=True)
+        occurrence = self._asked[request]
+        self._asked[request] += 1
+        try:
+            await self._record(
+                lambda task: decisions.ask(
+                    task, self._attempt, held.ask, occurrence, self._now()
+                )
+            )
+        except (errors.StreamFull, errors.TaskNotRunnable) as error:
+            held.refuse(decisions.INTERNAL_ERROR, str(error))
+            return
+        question = decisions.asked(self.task, held.ask, occurrence)
+        if question is not None:
+            self._waiting[question.key] = held
+        self._deliver_answers()
+
+    async def _leg_ended(self, leg: LegEnded) -> None:
+        await self._record(
+            lambda task: decisions.finish_leg(
+                task, self._attempt, leg.asks, leg.request_state, self._now()
+            )
+        )
+        await self._close()
+        self._reader = None
+        self._over = not self.task.is_running
+
+    async def _end_without_outcome(self) -> None:
+        """The call is over and said nothing: what stopped it decides."""
+        if self._interrupted is Interrupt.CANCEL:
+            await self._finish(lambda task: decisions.stop(task, self._attempt, self._now()))
+        elif self._interrupted is Interrupt.TIMEOUT:
+            error = decisions.failure("timeout", "The tool did not finish within its time limit")
+            await self._finish(lambda task: decisions.fail(task, self._attempt, error, self._now()))
+        elif self._interrupted is Interrupt.FENCED:
+            self._over = True
+        elif self._interrupted is Interrupt.SHUTDOWN:
+            await self._lose(Interrupt.SHUTDOWN.value)
+        else:
+            await self._lose("the call ended without an outcome")
+
+    async def _lose(self, why: str) -> None:
+        if self._interrupted is Interrupt.CANCEL:
+            await self._finish(lambda task: decisions.stop(task, self._attempt, self._now()))
+            return
+        await self._finish(
+            lambda task: decisions.lose_work(task, self._attempt, why, self._now())
+        )
+
+    async def _finish(self, wish: Callable[[Task], Events]) -> None:
+        await self._record(wish)
+        self._over = True
+
+    async def _record(self, wish: Callable[[Task], Events]) -> None:
+        """Record what must not be lost: while the store is away, keep it and try again."""
+        give_up_at = time.monotonic() + RECORD_PATIENCE_S
+        while True:
+            try:
+                await self._change(wish)
+                return
+            except errors.StoreUnavailable:
+                if self._interrupted is Interrupt.FENCED or time.monotonic() > give_up_at:
+                    raise
+            await asyncio.sleep(RECORD_PAUSE_S)
+
+    async def _change(self, wish: Callable[[Task], Events]) -> None:
+        self.task = await self._bench.commands.change(self.task.id, wish, self.task)
+
+    async def _close(self) -> None:
+        """Leave nothing running behind: a call whose outcome nobody waits for is told to stop."""
+        if self._reader is None:
+            return
+        await self._reader.call.cancel()
+        if self._cancelling is not None:
+            await asyncio.gather(self._cancelling, return_exceptions=True)
+        await self._reader.close()
+
+    def _now(self) -> datetime:
+        return self._bench.commands.now()
+
+    def _facts(self) -> dict[str, object]:
+        return {"task": self.task.id, "attempt": self._attempt}
+
+
+def tool_call(task: Task) -> ToolCall:
+    """The call of the task's next leg."""
+    opened = task.opened
+    return ToolCall(
+        upstream=opened.upstream,
+        tool=opened.tool,
+        arguments=opened.arguments,
+        client_capabilities=opened.client_capabilities,
+        answers=task.leg_answers,
+        request_state=opened.carried_state if task.leg == 0 else task.request_state,
+        trace=opened.trace,
+    )
+
+
+def merged_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The upstream's result as this revision sends it: a legacy one brings no `resultType`."""
+    return {"resultType": "complete", **result}
+
+
+def _error(fault: Faulted) -> dict[str, object]:
+    error: dict[str, object] = {"code": fault.code, "message": fault.message}
+    return error if fault.data is None else {**error, "data": fault.data}

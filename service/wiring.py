@@ -1,0 +1,171 @@
+"""The only place that names concrete classes: what is built from which settings."""
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from .. import __version__
+from ..adapters import (
+    event_log,
+    identity,
+    migrations,
+    postgres,
+    run_queue,
+    server_key,
+    signal,
+    task_view,
+    upstream,
+)
+from ..adapters.embedded import EmbeddedServer, find_running
+from ..domain import errors
+from ..domain.ports import Identity
+from .app import Parts
+from .catalogue import Catalogue
+from .commands import Commands
+from .config import Config, Upstream
+from .endpoint import Endpoint, Method
+from .guard import Guard
+from .methods.discovery import DiscoveryMethods
+from .methods.tasks import TaskMethods
+from .methods.tools import Bench, ToolMethods
+from .run import Workbench
+from .sealing import StateSeal
+from .settings import Settings
+from .worker import Stores, Worker
+
+_log = logging.getLogger("outlast")
+
+
+def now() -> datetime:
+    """The clock of the service."""
+    return datetime.now(UTC)
+
+
+@contextmanager
+def database(settings: Settings, *, share: bool = False) -> Iterator[str]:
+    """The URL of the store: the one given, or an embedded server's that lives as long as this.
+
+    With `share`, an embedded server that another process already owns is used instead.
+    """
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    running = find_running(settings.data_folder) if share else None
+    if running is not None:
+        yield running
+        return
+    with EmbeddedServer.start(settings.data_folder) as server:
+        yield server.url
+
+
+async def upgrade(url: str) -> list[str]:
+    """Bring the schema up to this release; the names of the steps applied."""
+    return await migrations.upgrade(url)
+
+
+@dataclass(frozen=True)
+class Built:
+    """One process's objects, connected to each other and not yet opened."""
+
+    store: postgres.Database
+    log: event_log.PostgresEventLog
+    views: task_view.PostgresTaskViews
+    dispatcher: run_queue.PostgresDispatcher
+    signal: signal.PostgresSignal
+    upstreams: upstream.McpUpstreams
+    commands: Commands
+    worker: Worker
+
+    @asynccontextmanager
+    async def running(self, drain_s: float) -> AsyncIterator[None]:
+        """Open everything, work, and on the way out drain the worker and close in reverse."""
+        await self.store.open()
+        await self.signal.open()
+        self.worker.start()
+        try:
+            yield
+        finally:
+            await self.worker.drain(drain_s)
+            await self.upstreams.close()
+            await self.signal.close()
+            self.log.close()
+            await self.store.close()
+
+    async def is_ready(self) -> bool:
+        """True while the store answers."""
+        try:
+            await self.store.rows("SELECT 1")
+        except errors.StoreUnavailable:
+            return False
+        return True
+
+
+def build(settings: Settings, config: Config, url: str, *, claims: bool = True) -> Built:
+    """The objects of a `serve` or `worker` process."""
+    store = postgres.Database(url)
+    log = event_log.PostgresEventLog(store)
+    views, dispatcher = task_view.PostgresTaskViews(store), run_queue.PostgresDispatcher(store)
+    heard = signal.PostgresSignal(url)
+    upstreams = upstream.McpUpstreams([_upstream(*item) for item in config.upstreams.items()])
+    commands = Commands(log, now)
+    worker = Worker(
+        f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+        Workbench(commands, upstreams, heard),
+        Stores(views, dispatcher),
+        slots=settings.slots,
+        claims=claims,
+    )
+    return Built(store, log, views, dispatcher, heard, upstreams, commands, worker)
+
+
+async def parts(settings: Settings, config: Config, built: Built) -> Parts:
+    """The application over built objects."""
+    key = settings.secret_key or await server_key.read(built.store.url)
+    endpoint = Endpoint(
+        _methods(config, built, StateSeal(key)),
+        _identity(settings),
+        Guard(settings.allowed_hosts, settings.allowed_origins),
+        {"name": "outlast", "version": __version__},
+        require_task_name=settings.require_task_name_header,
+    )
+    return Parts(endpoint, built.is_ready, lambda: built.running(settings.drain_s))
+
+
+def _methods(config: Config, built: Built, seal: StateSeal) -> Mapping[str, Method]:
+    catalogue = Catalogue(built.upstreams)
+    tasks = TaskMethods(built.commands, built.views)
+    discovery = DiscoveryMethods(catalogue)
+    bench = Bench(built.commands, built.views, built.upstreams, built.worker)
+    tools = ToolMethods(bench, catalogue, config.policies, seal)
+    return {
+        "server/discover": discovery.discover,
+        "tools/list": discovery.tools,
+        "tools/call": tools.call,
+        "tasks/get": tasks.get,
+        "tasks/update": tasks.update,
+        "tasks/cancel": tasks.cancel,
+    }
+
+
+def _identity(settings: Settings) -> Identity:
+    if settings.tokens_file is not None:
+        return identity.StaticTokens.read(settings.tokens_file)
+    return identity.LocalIdentity()
+
+
+def _upstream(name: str, given: Upstream) -> upstream.UpstreamSettings:
+    return upstream.UpstreamSettings(
+        name=name,
+        command=given.command,
+        url=given.url,
+        era=given.era,
+        env=given.env or None,
+        cwd=given.cwd,
+        headers=given.headers or None,
+    )

@@ -1,0 +1,79 @@
+"""An ordinary MCP server, written with the official SDK only, for clients to drive through Outlast.
+
+Started over stdio: `python slow_server.py`. Only `count` is unsafe to run twice; its file tells.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.shared.exceptions import MCPError
+from mcp_types import ToolAnnotations
+from pydantic import BaseModel
+
+STEPS = 5
+QUOTA_EXCEEDED = -32050
+
+mcp = MCPServer("slow-server")
+
+
+class Name(BaseModel):
+    """What is asked of somebody whose name is wanted."""
+
+    name: str
+
+
+async def who() -> Elicit[Name]:
+    return Elicit("What is your name?", Name)
+
+
+@mcp.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def slow_echo(text: str, ctx: Context, seconds: float = 0.5) -> str:
+    """Gives the text back after a while, and tells how far it is."""
+    for step in range(STEPS):
+        await ctx.report_progress(step, STEPS, f"step {step} of {STEPS}")
+        await anyio.sleep(seconds / STEPS)
+    return text
+
+
+@mcp.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def ask_name(name: Annotated[Name, Resolve(who)]) -> str:
+    """Asks for a name and greets it."""
+    return f"Hello, {name.name}"
+
+
+@mcp.tool()
+async def sleep_forever(marker: str) -> str:
+    """Writes `started` to the file `marker`, and `stopped` once cancelled; never ends by itself."""
+    Path(marker).write_text("started")
+    try:
+        await anyio.sleep_forever()
+    finally:
+        Path(marker).write_text("stopped")
+    return "unreachable"
+
+
+@mcp.tool()
+async def fails() -> str:
+    """Ends in a JSON-RPC error of its own."""
+    raise MCPError(QUOTA_EXCEEDED, "Quota exceeded", {"retryAfterMs": 1500})
+
+
+@mcp.tool()
+async def is_error() -> str:
+    """Ends in a result that says it is an error."""
+    raise ToolError("The build is red")
+
+
+@mcp.tool()
+async def count(path: str) -> str:
+    """Adds a line to a file and returns how many there are: running it twice shows."""
+    with Path(path).open("a") as lines:
+        lines.write("called\n")
+    return str(len(Path(path).read_text().splitlines()))
+
+
+if __name__ == "__main__":
+    mcp.run()

@@ -1,0 +1,449 @@
+"""A breadth-first search over the real decider and the lease protocol, with two workers.
+
+A state is one task, its run-queue row, and what two workers believe; a step is one append, one
+claim or one fault. The workers follow the rules that `Dispatcher` and `EventLog` suppose:
+- claim a row that is free or whose lease ran out; if an attempt was running at the claim, declare
+  that attempt lost, else start the next one and, once the append is acknowledged, send the call;
+- whoever is alive renews its lease; a stalled worker does not, and may wake at any later moment and
+  report. That it wakes is luck; that a fresh worker takes its place one day is not.
+Not here: the version check of an append (load, decide and append are one step, since a conflict
+only repeats them), and progress, which changes nothing that a rule reads.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from outlast.domain import decisions, errors, events
+from outlast.domain.decisions import Events
+from outlast.domain.queueing import Queueing, queueing
+from outlast.domain.task import Task, evolve
+from outlast.tests.domain import invariants
+from outlast.tests.domain.given import DEPLOY, ERROR, REGION, RESULT, YES, at, opened
+
+TTL_MS = 60_000
+EARLY, LATE = at(1), at(61)
+QUESTIONS_MAX = 2
+LEGS_MAX = 2
+
+Decide = Callable[[Task, datetime], Events]
+QueueingRule = Callable[[Task | None, Task], Queueing]
+
+
+class Violation(AssertionError):
+    """A rule was broken; the message tells the steps that led there."""
+
+
+class By(StrEnum):
+    """Who takes a step. Progress may count on the system, wait for the client, and need no luck."""
+
+    SYSTEM = "system"
+    CLIENT = "client"
+    FAULT = "fault"
+    LUCK = "luck"
+
+
+class Worker(NamedTuple):
+    """What a worker believes. `attempt` is the one it runs, or the one that ran at its claim."""
+
+    phase: str = "idle"  # idle, claimed, started, running, waiting
+    attempt: int = 0
+    asked: int = 0
+    stalled: bool = False
+
+
+class Row(NamedTuple):
+    """The run-queue row; `holder` None for a free one."""
+
+    holder: int | None = None
+    expired: bool = False
+
+
+class State(NamedTuple):
+    """`task` is a number of the model's; `sends` counts an unsafe tool's calls from its start."""
+
+    task: int
+    late: bool
+    row: Row | None
+    workers: tuple[Worker, Worker]
+    faults: int
+    sends: int
+
+
+class Step(NamedTuple):
+    """A state that is one step away."""
+
+    label: str
+    by: By
+    state: State
+
+
+class Decided(NamedTuple):
+    """What a wish led to; kept, since the same wish meets the same task in thousands of states."""
+
+    events: Events
+    task: int
+    queueing: Queueing
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What the tool may do: ask mid-call or end legs, and whether it may be run twice."""
+
+    holds: bool
+    is_safe: bool
+
+
+class Report(NamedTuple):
+    """What there was to find."""
+
+    states: int
+    transitions: int
+    tasks: int
+    endings: set[str]
+
+
+@dataclass
+class Found:
+    """The states, numbered as they were discovered; `into` has the steps that lead to each."""
+
+    states: list[State] = field(default_factory=list)
+    into: dict[int, list[tuple[int, By]]] = field(default_factory=dict)
+    _numbers: dict[State, int] = field(default_factory=dict)
+    _came_from: list[tuple[int, str] | None] = field(default_factory=list)
+
+    def add(self, state: State, came_from: tuple[int, str] | None) -> int:
+        """The number of this state, a new one if it was not seen before."""
+        number = self._numbers.setdefault(state, len(self.states))
+        if number == len(self.states):
+            self.states.append(state)
+            self._came_from.append(came_from)
+        return number
+
+    def path(self, number: int) -> list[str]:
+        """A shortest way there."""
+        labels: list[str] = []
+        while step := self._came_from[number]:
+            number, label = step
+            labels.append(label)
+        return labels[::-1]
+
+    def reaching(self, goal: set[int], by: set[By]) -> set[int]:
+        """Every state from which steps by these alone lead to the goal."""
+        reached, waiting = set(goal), list(goal)
+        while waiting:
+            for number, who in self.into.get(waiting.pop(), []):
+                if who in by and number not in reached:
+                    reached.add(number)
+                    waiting.append(number)
+        return reached
+
+
+class Model:
+    """The search. The queueing rule and the functions of `decisions` may be broken on purpose."""
+
+    def __init__(self, tool: Tool, faults: int, queueing_rule: QueueingRule = queueing) -> None:
+        self.tool, self.faults, self.queueing_rule = tool, faults, queueing_rule
+        self.tasks: list[Task] = []
+        self._numbers: dict[str, int] = {}
+        self._decided: dict[tuple[int, bool, str], Decided | None] = {}
+
+    def explore(self) -> Report:
+        """Visit every state, hold the rules against each, then ask whether all can end."""
+        task = self._number(opened(ttl_ms=TTL_MS, rerun_is_safe=self.tool.is_safe))
+        row = Row() if self.queueing_rule(None, self.tasks[task]) is Queueing.PUT else None
+        found = Found()
+        found.add(State(task, False, row, (Worker(), Worker()), self.faults, 0), None)
+        for number, state in enumerate(found.states):  # grows while it is walked: breadth first
+            try:
+                self._check(state)
+                steps = [self._canonical(step) for step in self._steps(state)]
+            except AssertionError as broken:
+                raise Violation(f"{broken}\n  after: {found.path(number)}") from broken
+            for step in steps:
+                there = found.add(step.state, (number, step.label))
+                found.into.setdefault(there, []).append((number, step.by))
+        self._check_that_all_can_end(found)
+        endings = {task.status.value for task in self.tasks if task.status.is_terminal}
+        transitions = sum(len(steps) for steps in found.into.values())
+        return Report(len(found.states), transitions, len(self.tasks), endings)
+
+    # The rules.
+
+    def _check(self, state: State) -> None:
+        task = self.tasks[state.task]
+        wanted = task.is_running or task.is_runnable
+        assert (state.row is not None) == wanted, "the run queue does not say who wants a worker"
+        assert state.sends <= 1, "a tool that is not safe to run again was started twice"
+        live = [worker for worker in state.workers if worker.attempt == task.attempt]
+        runs = [worker for worker in live if worker.phase in {"started", "running", "waiting"}]
+        assert len(runs) <= 1, "two workers run the same attempt"
+
+    def _check_append(self, before: Task, new: Events, after: Task) -> None:
+        assert not before.status.is_terminal, f"{new[0].TOPIC} came after the end"
+        for event in new:
+            attempt = getattr(event, "attempt", None)
+            if attempt is not None and not isinstance(event, events.WorkStarted):
+                assert attempt == before.attempt, f"a stale attempt brought {event.TOPIC}"
+            if isinstance(event, events.TaskExpired):
+                assert not before.is_running, "a running attempt expired under its worker"
+        kept = after.questions[: len(before.questions)]
+        for one, two in zip(before.questions, kept, strict=True):
+            assert one.answer is None or one.answer == two.answer, "an answer was lost"
+        invariants.hold(invariants.OF_A_STATE, (), after)
+
+    def _check_that_all_can_end(self, found: "Found") -> None:
+        everything = range(len(found.states))
+        tasks = [self.tasks[state.task] for state in found.states]
+        ended = {number for number in everything if tasks[number].status.is_terminal}
+        asked = {number for number in everything if tasks[number].outstanding}
+        for goal, by, sentence in (
+            (ended | asked, {By.SYSTEM}, "left alone it comes to no end and to no question"),
+            (ended, {By.SYSTEM, By.CLIENT}, "it can never end"),
+        ):
+            reaching = found.reaching(goal, by)
+            for number in everything:
+                if number not in reaching:
+                    raise Violation(
+                        f"{sentence}\n  after: {found.path(number)}\n  in: {found.states[number]}"
+                    )
+
+    # The steps.
+
+    def _steps(self, state: State) -> Iterator[Step]:
+        yield from self._client(state)
+        yield from self._clock(state)
+        for number, worker in enumerate(state.workers):
+            if worker.stalled:
+                awake = worker._replace(stalled=False)
+                yield Step(f"{number} wakes", By.LUCK, _with(state, number, awake))
+                yield Step(f"{number} is replaced", By.SYSTEM, _with(state, number, Worker()))
+            elif worker.phase == "idle":
+                yield from self._claim(state, number)
+            elif worker.phase == "claimed":
+                yield from self._begin(state, number, worker)
+            elif worker.phase == "started":
+                yield from self._send(state, number, worker)
+            else:
+                yield from self._run(state, number, worker)
+            if state.faults and worker.phase != "idle" and not worker.stalled:
+                harmed = state._replace(faults=state.faults - 1)
+                stalled = worker._replace(stalled=True)
+                yield Step(f"{number} crashes", By.FAULT, _with(harmed, number, Worker()))
+                yield Step(f"{number} stalls", By.FAULT, _with(harmed, number, stalled))
+
+    def _client(self, state: State) -> Iterator[Step]:
+        """Any key may be answered at any time, again and too late, alone or with all others."""
+        keys = [question.key for question in self.tasks[state.task].questions]
+        for some in [[key] for key in keys] + ([keys] if len(keys) > 1 else []):
+            given = dict.fromkeys(some, YES)
+            yield from self._alone(
+                state,
+                By.CLIENT,
+                f"answer {some}",
+                lambda task, now, given=given: decisions.receive_input(task, given, now),
+            )
+        yield from self._alone(state, By.CLIENT, "cancel", decisions.request_cancel)
+
+    def _clock(self, state: State) -> Iterator[Step]:
+        if not state.late:
+            yield Step("time passes", By.SYSTEM, state._replace(late=True))
+        yield from self._alone(state, By.SYSTEM, "sweep", decisions.expire)
+        row = state.row
+        if row and row.holder is not None and not row.expired:
+            holder = state.workers[row.holder]
+            if holder.stalled or holder.phase == "idle":
+                yield Step(
+                    "lease runs out", By.SYSTEM, state._replace(row=row._replace(expired=True))
+                )
+
+    def _claim(self, state: State, number: int) -> Iterator[Step]:
+        row, task = state.row, self.tasks[state.task]
+        if row and (row.holder is None or row.expired):
+            claimed = Worker("claimed", task.attempt if task.is_running else 0)
+            taken = state._replace(row=Row(number))
+            yield Step(f"{number} claims", By.SYSTEM, _with(taken, number, claimed))
+
+    def _begin(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
+        task, seen = self.tasks[state.task], worker.attempt
+        if task.is_running and task.attempt == seen:
+            assert state.faults < self.faults, "a worker was declared lost although nothing failed"
+            yield from self._report(
+                state,
+                number,
+                f"declare {seen} lost",
+                lambda t, now: decisions.lose_work(t, seen, "gone", now),
+                Worker(),
+            )
+        elif task.is_runnable:
+            decided = self._decide(
+                state, "start", lambda t, now: decisions.start_work(t, "worker", now)
+            )
+            began = decided is not None and isinstance(decided.events[-1], events.WorkStarted)
+            then = Worker("started", task.attempt + 1) if began else Worker()
+            yield from self._report(
+                state, number, "start", lambda t, now: decisions.start_work(t, "worker", now), then
+            )
+        else:
+            free = state._replace(row=Row()) if state.row and state.row.holder == number else state
+            yield Step(f"{number} lets go", By.SYSTEM, _with(free, number, Worker()))
+
+    def _send(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
+        afresh = not (self.tool.is_safe or self.tasks[state.task].has_checkpoint)
+        sent = state._replace(sends=state.sends + afresh)
+        running = worker._replace(phase="running")
+        yield Step(f"{number} sends the call", By.SYSTEM, _with(sent, number, running))
+        if state.faults:
+            n = worker.attempt
+            yield from self._report(
+                state._replace(faults=state.faults - 1),
+                number,
+                f"withdraw {n}",
+                lambda t, now: decisions.withdraw_work(t, n, "no connection", now),
+                Worker(),
+                by=By.FAULT,
+            )
+
+    def _run(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
+        n, task = worker.attempt, self.tasks[state.task]
+        if worker.phase == "waiting":
+            yield from self._hear(state, number, worker)
+        else:
+            yield from self._end(state, number, n)
+            if self.tool.holds:
+                yield from self._hold(state, number, worker)
+            elif task.leg < LEGS_MAX:
+                yield from self._legs(state, number, worker)
+        if task.cancel_requested:
+            yield from self._report(
+                state, number, f"stop {n}", lambda t, now: decisions.stop(t, n, now), Worker()
+            )
+        if state.late and decisions.is_expired(task, LATE):
+            yield from self._report(
+                state, number, f"extend {n}", lambda t, now: decisions.extend_ttl(t, n, now), worker
+            )
+
+    def _end(self, state: State, number: int, n: int) -> Iterator[Step]:
+        wishes: dict[str, Decide] = {
+            f"complete {n}": lambda t, now: decisions.complete(t, n, RESULT, now),
+            f"fail {n}": lambda t, now: decisions.fail(t, n, ERROR, now),
+        }
+        for label, decide in wishes.items():
+            yield from self._report(state, number, label, decide, Worker())
+
+    def _hold(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
+        """The tool asks the same thing up to twice, in the same order whenever it is run."""
+        n, turn, task = worker.attempt, worker.asked, self.tasks[state.task]
+        if turn >= QUESTIONS_MAX:
+            return
+        label = f"ask {n} for the {turn + 1}. time"
+        decide: Decide = lambda t, now: decisions.ask(t, n, DEPLOY, turn, now)  # noqa: E731
+        decided = self._decide(state, label, decide)
+        if decided and decided.events:
+            assert len(task.questions) == turn, "what was asked before the crash is asked again"
+        if task.cancel_requested and decided is None and task.attempt == n and task.is_running:
+            refused = worker._replace(asked=turn + 1)
+            yield Step(f"{number} refuses to ask", By.SYSTEM, _with(state, number, refused))
+            return
+        yield from self._report(state, number, label, decide, worker._replace(phase="waiting"))
+
+    def _hear(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
+        task = self.tasks[state.task]
+        if not task.is_running or task.attempt != worker.attempt:
+            yield Step(f"{number} learns it is stale", By.SYSTEM, _with(state, number, Worker()))
+            return
+        question = decisions.asked(task, DEPLOY, worker.asked)
+        assert question is not None, "a worker waits for a question that nobody was asked"
+        if not question.is_outstanding:
+            heard = worker._replace(phase="running", asked=worker.asked + 1)
+            yield Step(f"{number} hears the answer", By.SYSTEM, _with(state, number, heard))
+
+    def _legs(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
+        n, task = worker.attempt, self.tasks[state.task]
+        for wanted in ([], [DEPLOY], [DEPLOY, REGION]):
+            if len(task.questions) + len(wanted) > QUESTIONS_MAX:
+                continue
+            then = Worker() if wanted or task.cancel_requested else worker
+            yield from self._report(
+                state,
+                number,
+                f"leg of {n} asks {len(wanted)}",
+                lambda t, now, wanted=wanted: decisions.finish_leg(t, n, wanted, "state", now),
+                then,
+            )
+
+    # How a wish becomes a step.
+
+    def _alone(self, state: State, by: By, label: str, decide: Decide) -> Iterator[Step]:
+        decided = self._decide(state, label, decide)
+        if decided and decided.events:
+            yield Step(label, by, self._append(state, decided))
+
+    def _report(
+        self,
+        state: State,
+        number: int,
+        label: str,
+        decide: Decide,
+        then: Worker,
+        by: By = By.SYSTEM,
+    ) -> Iterator[Step]:
+        """A worker's wish: refused, acknowledged, or recorded and the worker does not know."""
+        decided = self._decide(state, label, decide)
+        if decided is None:
+            yield Step(f"{number}: {label}: refused", by, _with(state, number, Worker()))
+            return
+        after = self._append(state, decided)
+        yield Step(f"{number}: {label}", by, _with(after, number, then))
+        if decided.events and state.faults and by is By.SYSTEM:
+            unknown = after._replace(faults=state.faults - 1)
+            yield Step(f"{number}: {label}: reply lost", By.FAULT, unknown)
+
+    def _append(self, state: State, decided: Decided) -> State:
+        rows = {Queueing.PUT: Row(), Queueing.DROP: None, Queueing.KEEP: state.row}
+        return state._replace(task=decided.task, row=rows[decided.queueing])
+
+    def _decide(self, state: State, label: str, decide: Decide) -> Decided | None:
+        key = (state.task, state.late, label)
+        if key not in self._decided:
+            self._decided[key] = self._decide_now(state, decide)
+        return self._decided[key]
+
+    def _decide_now(self, state: State, decide: Decide) -> Decided | None:
+        before = after = self.tasks[state.task]
+        try:
+            new = decide(before, LATE if state.late else EARLY)
+        except errors.TaskError:
+            return None
+        if not new:
+            return Decided((), state.task, Queueing.KEEP)
+        for event in new:
+            after = evolve(after, event)
+        self._check_append(before, new, after)
+        return Decided(new, self._number(after), self.queueing_rule(before, after))
+
+    def _number(self, task: Task) -> int:
+        """Tasks that differ only in the length and the instants of their history are one."""
+        same = replace(task, version=1, updated_at=task.created_at, status_message=None)
+        text = repr(same)
+        if text not in self._numbers:
+            self._numbers[text] = len(self.tasks)
+            self.tasks.append(same)
+        return self._numbers[text]
+
+    def _canonical(self, step: Step) -> Step:
+        """Which of the two workers is which does not matter."""
+        one, two = step.state.workers
+        if one <= two:
+            return step
+        row = step.state.row
+        if row and row.holder is not None:
+            row = row._replace(holder=1 - row.holder)
+        return step._replace(state=step.state._replace(row=row, workers=(two, one)))
+
+
+def _with(state: State, number: int, worker: Worker) -> State:
+    one, two = state.workers
+    return state._replace(workers=(worker, two) if number == 0 else (one, worker))

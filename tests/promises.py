@@ -1,0 +1,228 @@
+"""What Outlast promises, as a list that runs.
+
+A test claims a promise with `@pytest.mark.promise("name")`; `test_promises.py` compares both ways.
+A promise enters this page with its test, and leaves it only with a line in the change log.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One sentence that a user may rely on, and where it was given."""
+
+    name: str
+    text: str
+    source: str
+
+
+TASKS = "Tasks extension"
+DURABLE_CORE = "Issue 1, the durable core"
+DESIGN = "docs/architecture.md"
+
+PROMISES = (
+    # Creation
+    Promise(
+        "create-is-durable",
+        "A task handle is sent after the commit that stores the task, never before.",
+        f"{TASKS}: Task Creation",
+    ),
+    Promise(
+        "creation-is-idempotent",
+        "The same owner, key and call give the same task; the same key for another call is -32602.",
+        f"{DURABLE_CORE}: service",
+    ),
+    Promise(
+        "invalid-arguments-create-no-task",
+        "Arguments that fail the tool's schema are answered as the plain call would be; no task.",
+        f"{DURABLE_CORE}: service",
+    ),
+    Promise(
+        "undeclared-client-gets-plain-result",
+        "A client that did not declare the extension waits and gets the tool's own result.",
+        f"{TASKS}: Capability Negotiation",
+    ),
+    Promise(
+        "task-only-refuses-undeclared",
+        "A task-only tool answers an undeclared client with -32021 and what it would need.",
+        f"{TASKS}: Capability Negotiation",
+    ),
+    # Reading
+    Promise(
+        "reads-are-strong",
+        "Once an append has returned, tasks/get on any replica sees it.",
+        f"{TASKS}: Task Creation",
+    ),
+    Promise(
+        "times-are-stable",
+        "createdAt is the same string for ever; lastUpdatedAt moves on a change, never backwards.",
+        f"{TASKS}: Tasks",
+    ),
+    Promise(
+        "owners-are-isolated",
+        "Another owner's task, an expired one and one that never was: one same -32602 for all.",
+        f"{TASKS}: Security Considerations",
+    ),
+    # The life of a task
+    Promise(
+        "terminal-is-final",
+        "Nothing follows completed, failed or cancelled, whoever asks.",
+        f"{TASKS}: Task Status",
+    ),
+    Promise(
+        "invariants-hold-for-any-wishes",
+        "Wishes in any order, from any attempt, never break an invariant of the task.",
+        f"{DURABLE_CORE}: domain",
+    ),
+    Promise(
+        "model-is-checked",
+        "Every reachable state of decider and lease protocol keeps the invariants.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "races-have-one-outcome",
+        "Updates and cancels sent at once are each applied once; a cancelled task runs no more.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    # Input
+    Promise(
+        "answered-is-never-asked-again",
+        "A question that was answered is not put again, whatever was killed in between.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "input-keys-are-never-reused",
+        "An input key names one question in a task's whole life; other keys are ignored.",
+        f"{TASKS}: Task Update Requests",
+    ),
+    Promise(
+        "malformed-answer-applies-nothing",
+        "One answer of the wrong shape refuses the whole update with -32602.",
+        f"{DESIGN}: what the decider keeps",
+    ),
+    Promise(
+        "parked-task-holds-no-slot",
+        "A task that waits for an answer between two legs uses no worker slot.",
+        f"{DURABLE_CORE}: service",
+    ),
+    # Cancelling
+    Promise(
+        "cancel-reaches-upstream",
+        "A cancel request reaches the running upstream call, in whatever process it runs.",
+        f"{TASKS}: Task Cancellation",
+    ),
+    # Crashes and outages
+    Promise(
+        "no-task-is-left-working",
+        "Servers and workers killed at any moment: each acknowledged task ends exactly once.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "unsafe-tool-never-runs-twice",
+        "A tool that is not known to be safe to run again is run at most once.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "killed-worker-is-recovered",
+        "The tasks of a killed worker run again, or have failed, within 15 s.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "stale-attempt-is-refused",
+        "A stalled worker can never report on, or end, a run that another has taken over.",
+        f"{DESIGN}: the lease protocol",
+    ),
+    Promise(
+        "lost-reply-is-no-conflict",
+        "A commit whose reply was lost is a success, not a conflict.",
+        f"{DURABLE_CORE}: adapters",
+    ),
+    Promise(
+        "outage-never-lies",
+        "With the database down a request waits or gets -32603; nothing acknowledged is lost.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "sigterm-drains",
+        "On SIGTERM nothing more is claimed, runs end or are handed back, and the exit is in time.",
+        f"{DURABLE_CORE}: service",
+    ),
+    Promise(
+        "bad-input-kills-nothing",
+        "Too large, too deep, not finite, a batch, no JSON: an answer each, and the process lives.",
+        f"{DURABLE_CORE}: service",
+    ),
+    # The store
+    Promise(
+        "maintenance-does-not-stall-appends",
+        "VACUUM, ANALYZE, an index build or a retention delete: the worst append under 50 ms.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "old-events-replay",
+        "A stored event of every version ever released is read and folded today.",
+        f"{DURABLE_CORE}: adapters",
+    ),
+    Promise(
+        "twins-keep-the-same-contract",
+        "The in-memory twin of each port passes the tests of the PostgreSQL one.",
+        f"{DURABLE_CORE}: adapters",
+    ),
+    Promise(
+        "migrations-own-the-schema",
+        "The schema comes from numbered steps alone, each applied once, by one process at a time.",
+        f"{DURABLE_CORE}: adapters",
+    ),
+    Promise(
+        "embedded-server-keeps-to-its-folder",
+        "The embedded PostgreSQL changes no mode or owner outside its folder, opens no TCP port.",
+        f"{DURABLE_CORE}: adapters",
+    ),
+    # The wire
+    Promise(
+        "official-conformance",
+        "All ten tasks-* scenarios of the official suite pass.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "real-clients-drive-tasks",
+        "Clients written by others finish a task, answer a question and cancel.",
+        f"{DURABLE_CORE}: proof",
+    ),
+    Promise(
+        "removed-methods-are-not-found",
+        "tasks/list, tasks/result and unknown methods: -32601 with HTTP 404.",
+        f"{DURABLE_CORE}: service",
+    ),
+    Promise(
+        "routing-headers-are-checked",
+        "On the three task methods Mcp-Name must be the task's id.",
+        f"{TASKS}: Streamable HTTP: Routing Headers",
+    ),
+    Promise(
+        "legacy-task-field-is-ignored",
+        "The old params.task field neither opts in nor is refused.",
+        f"{TASKS}: Backwards Compatibility",
+    ),
+    # People and code
+    Promise(
+        "policy-mistakes-are-named",
+        "A mistake in outlast.toml stops the start with its line and its reason.",
+        f"{DURABLE_CORE}: service",
+    ),
+    Promise(
+        "readme-commands-run",
+        "Every command in the README runs as it stands there.",
+        "README.md",
+    ),
+    Promise(
+        "arrows-point-inward",
+        "Each folder imports only what its arrow allows.",
+        f"{DESIGN}: who may import what",
+    ),
+    Promise(
+        "import-does-nothing",
+        "Importing any module opens no socket or file, starts nothing and reads no environment.",
+        f"{DESIGN}: who may import what",
+    ),
+)
