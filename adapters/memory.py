@@ -35,7 +35,7 @@ class MemoryStore:
 
     async def append(self, before: Task | None, events: Events) -> Task:
         """See `EventLog.append`."""
-        await asyncio.sleep(0)  # the place where another caller may come first, as in PostgreSQL
+        await _turn()
         after, expected = before, before.version if before else 0
         for event in events:
             after = evolve(after, event)
@@ -77,18 +77,22 @@ class MemoryStore:
 
     async def read(self, task_id: str) -> Sequence[TaskEvent]:
         """See `EventLog.read`."""
+        await _turn()
         return list(self._events.get(task_id, ()))
 
     async def get(self, task_id: str) -> TaskView | None:
         """See `TaskViews.get`."""
+        await _turn()
         return self._views.get(task_id)
 
     async def opened_with(self, owner: str, idempotency_key: str) -> TaskView | None:
         """See `TaskViews.opened_with`."""
+        await _turn()
         return self._views.get(self._keys.get((owner, idempotency_key), ""))
 
     async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
         """See `TaskViews.due`."""
+        await _turn()
         ended = [
             (v.expires_at, v) for v in self._views.values() if v.expires_at and v.expires_at <= now
         ]
@@ -96,6 +100,7 @@ class MemoryStore:
 
     async def forget(self, task_ids: Sequence[str]) -> None:
         """See `TaskViews.forget`."""
+        await _turn()
         for task_id in task_ids:
             self._views.pop(task_id, None)
             self._events.pop(task_id, None)
@@ -104,6 +109,7 @@ class MemoryStore:
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`."""
+        await _turn()
         now = time.monotonic()
         free = [
             item for item in self._queue.items() if item[1].due <= now and item[1].lease_until < now
@@ -115,6 +121,7 @@ class MemoryStore:
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
         """See `Dispatcher.renew`."""
+        await _turn()
         held = [task_id for task_id in task_ids if self._holds(worker, task_id)]
         for task_id in held:
             self._queue[task_id].lease_until = time.monotonic() + lease_s
@@ -122,12 +129,14 @@ class MemoryStore:
 
     async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
         """See `Dispatcher.release`."""
+        await _turn()
         for task_id in task_ids:
             if self._holds(worker, task_id):
                 self._queue[task_id] = _Queued(time.monotonic() + delay_s)
 
     async def depth(self) -> int:
         """See `Dispatcher.depth`."""
+        await _turn()
         now = time.monotonic()
         return sum(
             queued.due <= now and queued.lease_until < now for queued in self._queue.values()
@@ -136,3 +145,8 @@ class MemoryStore:
     def _holds(self, worker: str, task_id: str) -> bool:
         queued = self._queue.get(task_id)
         return queued is not None and queued.worker == worker
+
+
+async def _turn() -> None:
+    """The place where another caller may come first, as in PostgreSQL."""
+    await asyncio.sleep(0)

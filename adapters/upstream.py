@@ -1,14 +1,16 @@
 """The upstream MCP servers on the official SDK's client: catalogue, connections at need, calls.
 
-Names. With one upstream a tool keeps its name. With several, the public name is `<upstream>_<tool>`, and the name of
-an upstream is then limited to letters, digits and hyphens: the first underscore ends it, so no two pairs meet in one
-name, and no character is used that a client could refuse in a tool name (a dot would be, by some).
+Names. With one upstream a tool keeps its name. With several, the public name is
+`<upstream>_<tool>`, and the name of an upstream is then limited to letters, digits and hyphens: the
+first underscore ends it, so no two pairs meet in one name, and no character is used that a client
+could refuse in a tool name (a dot would be, by some).
 
-Connections. A modern server has one, shared by all calls. A legacy server asks the client in requests of its own,
-and over stdio nothing in such a request tells which call it belongs to. So each call whose client could be asked
-holds a connection alone while it runs: what is asked there is asked by that call, and the handshake declares just
-what this client can answer. Such connections are kept for the next call with the same client capabilities. Calls
-whose client can answer nothing share one, where every request is refused.
+Connections. A modern server has one, shared by all calls. A legacy server asks the client in
+requests of its own, and over stdio nothing in such a request tells which call it belongs to. So
+each call whose client could be asked holds a connection alone while it runs: what is asked there
+is asked by that call, and the handshake declares just what this client can answer. Such
+connections are kept for the next call with the same client capabilities. Calls whose client can
+answer nothing share one, where every request is refused.
 """
 
 import asyncio
@@ -28,13 +30,16 @@ from mcp_types import METHOD_NOT_FOUND
 from ..domain import errors
 from ..domain.events import Json
 from ..domain.ports import Tool, ToolCall
-from .upstream_call import UpstreamCall, askable
+from .upstream_call import UpstreamCall
 from .upstream_link import Link, UpstreamSettings
+from .upstream_wire import askable
 
 CATALOGUE_FRESH_S = 60.0
 LIST_S_MAX = 30.0  # for all pages together
 PAGES_MAX = 200  # a paginator that never ends is cut off here
-HELD_LINKS_MAX = 32  # calls that hold a legacy connection alone; a call beyond it is refused as not sent
+HELD_LINKS_MAX = (
+    32  # calls that hold a legacy connection alone; a call beyond it is refused as not sent
+)
 IDLE_LINKS_MAX = 2  # legacy connections kept for the next call
 HEALTHY_S = 10.0  # a connection that lived as long as this is opened again at once
 BACKOFF_S_FIRST = 0.5
@@ -204,7 +209,9 @@ class _Upstream:
         if link is not None:
             self._idle.remove(link)
         elif len(self._held) >= HELD_LINKS_MAX:
-            raise errors.UpstreamUnavailable(self._settings.name, f"{HELD_LINKS_MAX} calls hold connections")
+            raise errors.UpstreamUnavailable(
+                self._settings.name, f"{HELD_LINKS_MAX} calls hold connections"
+            )
         else:
             link = self._new(capabilities)
         self._held.add(link)
@@ -219,7 +226,9 @@ class _Upstream:
     def _new(self, capabilities: Mapping[str, Json]) -> Link:
         wait_s = self._not_before - time.monotonic()
         if wait_s > 0:
-            raise errors.UpstreamUnavailable(self._settings.name, f"the next attempt is in {wait_s:.1f} s")
+            raise errors.UpstreamUnavailable(
+                self._settings.name, f"the next attempt is in {wait_s:.1f} s"
+            )
         settings = replace(self._settings, era="legacy") if capabilities else self._settings
         link = Link(settings, capabilities, self._on_over)
         self._links.add(link)
@@ -242,7 +251,9 @@ class _Upstream:
             closing.add_done_callback(self._closing.discard)
 
     async def _list(self, link: Link) -> None:
-        link.tools_changed = False  # first: a change that is told while we list makes the list stale
+        link.tools_changed = (
+            False  # first: a change that is told while we list makes the list stale
+        )
         try:
             async with asyncio.timeout(LIST_S_MAX):
                 found = await _all_pages(link)
@@ -276,12 +287,15 @@ async def _all_pages(link: Link) -> list[dict[str, Json]]:
         if cursor is None:
             break
     else:
-        logger.warning("upstream %s: its tools have more than %d pages", link.settings.name, PAGES_MAX)
+        logger.warning(
+            "upstream %s: its tools have more than %d pages", link.settings.name, PAGES_MAX
+        )
     return list(found.values())
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row: not at all after the first, then doubled up to a cap."""
+    """How long to wait after so many failures in a row: not at all after the first, then doubled
+    up to a cap."""
     return 0.0 if failures < 2 else min(BACKOFF_S_FIRST * 2 ** min(failures - 2, 16), BACKOFF_S_MAX)
 
 
@@ -294,7 +308,9 @@ def _has_valid_headers(definition: dict[str, Json]) -> bool:
 
 def _check(settings: UpstreamSettings, *, alone: bool) -> None:
     if bool(settings.command) == bool(settings.url):
-        raise errors.ConfigurationError(f"upstream {settings.name!r} needs either a command or a url")
+        raise errors.ConfigurationError(
+            f"upstream {settings.name!r} needs either a command or a url"
+        )
     if not alone and not _PREFIX.fullmatch(settings.name):
         raise errors.ConfigurationError(
             f"upstream {settings.name!r}: a name may have letters, digits and hyphens, 1 to 32, "

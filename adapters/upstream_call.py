@@ -1,11 +1,12 @@
-"""One leg of one tool call on an upstream: begun, told of, answered, cancelled. Not here: connections."""
+"""One leg of one tool call on an upstream: begun, told of, answered, cancelled. Not here:
+connections."""
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextvars import Context
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 from mcp import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
@@ -16,21 +17,28 @@ from opentelemetry.propagate import extract
 from ..domain import errors
 from ..domain.decisions import Ask
 from ..domain.events import Json
-from ..domain.ports import CallNews, Faulted, HeldAsk, LegEnded, Progress, Returned, ToolCall
+from ..domain.ports import CallNews, Faulted, HeldAsk, Progress, Returned, ToolCall
 from .upstream_http import FATE, Fate
 from .upstream_link import Link
+from .upstream_wire import (
+    call_params,
+    declares,
+    forwarded,
+    outcome_of,
+    trace_of,
+    without_transport_meta,
+)
 
 CANCEL_WAIT_S_MAX = 8.0  # `cancel` returns after this even if the upstream cannot be told
 NEWS_BACKLOG_MAX = 64  # the oldest progress is dropped beyond it; nothing else ever is
 HELD_ASKS_MAX = 32  # unanswered requests of one call; further ones are refused
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
-_TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
 logger = logging.getLogger(__name__)
 
 
 class Lender(Protocol):
-    """The upstream of a call, as the call sees it: the connections and what is known of the tools."""
+    """The upstream of a call, as the call sees it: the connections and what is known of the
+    tools."""
 
     async def lend(self, call: ToolCall) -> Link:
         """A connection for this call. Raises UpstreamUnavailable."""
@@ -49,15 +57,16 @@ class Lender(Protocol):
         ...
 
     async def relist(self) -> None:
-        """List the tools anew, since the server knows a tool otherwise. Raises UpstreamUnavailable."""
+        """List the tools anew, since the server knows a tool otherwise. Raises
+        UpstreamUnavailable."""
         ...
 
 
 class UpstreamCall:
     """A call in flight, in a task of its own that belongs to no request and ends by itself.
 
-    Once it is over, `news` gives its outcome (or raises) to every reader that comes; after a cancel that came
-    before any outcome, `news` ends without one.
+    Once it is over, `news` gives its outcome (or raises) to every reader that comes; after a
+    cancel that came before any outcome, `news` ends without one.
     """
 
     def __init__(self, lender: Lender, call: ToolCall) -> None:
@@ -74,7 +83,8 @@ class UpstreamCall:
         self.task.add_done_callback(lambda _: self._wake.set())
 
     async def begun(self) -> None:
-        """Return once the call may have been sent. Raises UpstreamUnavailable when it certainly was not."""
+        """Return once the call may have been sent. Raises UpstreamUnavailable when it certainly
+        was not."""
         sent = asyncio.create_task(self._sent.wait())
         try:
             await asyncio.wait({sent, self.task}, return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +97,9 @@ class UpstreamCall:
             return
         if isinstance(self._outcome, errors.UpstreamUnavailable):
             raise self._outcome
-        raise errors.UpstreamUnavailable(self._call.upstream, "the call was cancelled before it was sent")
+        raise errors.UpstreamUnavailable(
+            self._call.upstream, "the call was cancelled before it was sent"
+        )
 
     async def news(self) -> AsyncIterator[CallNews]:
         """See RunningCall."""
@@ -104,20 +116,22 @@ class UpstreamCall:
 
     async def cancel(self) -> None:
         """See RunningCall. An outcome that came first stays the outcome."""
-        if not self._cancelling:  # a second one would interrupt the word to the upstream that the first began
+        if not self._cancelling:
+            # Once: a second one would cut off the word to the upstream that the first began.
             self._cancelling = True
             self.task.cancel()
         await asyncio.wait({self.task}, timeout=CANCEL_WAIT_S_MAX)
 
     async def ask(self, method: str, params: Mapping[str, Json]) -> dict[str, Json]:
-        """The server asks on the connection that this call holds; returns what the client answers."""
+        """The server asks on the connection that this call holds; returns what the client
+        answers."""
         if not declares(self._call.client_capabilities, method, params):
             raise MCPError(METHOD_NOT_FOUND, f"The client does not support this {method}")
         if len(self._asks) >= HELD_ASKS_MAX:
             raise MCPError(INTERNAL_ERROR, "Too many requests wait for an answer")
         answer: asyncio.Future[dict[str, Json]] = asyncio.get_running_loop().create_future()
         self._asked += 1
-        request = {"method": method, "params": _without_transport_meta(params)}
+        request = {"method": method, "params": without_transport_meta(params)}
         self._asks.add(answer)
         self._put(_held(Ask(f"ask-{self._asked}", request), answer))
         try:
@@ -149,7 +163,8 @@ class UpstreamCall:
                 _settle(answer, MCPError(INTERNAL_ERROR, "The call is over"))
 
     async def _converse(self) -> CallNews:
-        """Send the call, once more when the connection turns out stale or the tool is listed otherwise."""
+        """Send the call, once more when the connection turns out stale or the tool is listed
+        otherwise."""
         try:
             return await self._on_one_link()
         except _NotServed:
@@ -187,11 +202,11 @@ class UpstreamCall:
             fate.sent = True
             self._sent.set()
         FATE.set(fate)
-        otel_context.attach(extract(_trace(self._call)))
+        otel_context.attach(extract(trace_of(self._call)))
         try:
             raw = await link.request(
                 "tools/call",
-                _params(self._call, modern=link.is_modern),
+                call_params(self._call, modern=link.is_modern),
                 forwarded(self._call.client_capabilities),
                 self._headers(),
                 self._progress,
@@ -235,49 +250,6 @@ def _verdict(error: MCPError, link: Link, fate: Fate) -> Faulted:
     return fault
 
 
-def outcome_of(result: dict[str, Json]) -> CallNews:
-    """What a modern server's result means."""
-    kind = result.get("resultType", "complete")
-    if kind == "task":
-        return Faulted(INTERNAL_ERROR, "The upstream answered with a task that nobody asked for")
-    if kind != "input_required":
-        return Returned(result)
-    requests = cast("Mapping[str, Any]", result.get("inputRequests") or {})
-    try:
-        asks = [
-            Ask(name, {"method": request["method"], "params": dict(request.get("params") or {})})
-            for name, request in requests.items()
-        ]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return Faulted(INTERNAL_ERROR, "The upstream asked for input in a shape that is not valid")
-    return LegEnded(asks, result.get("requestState"))
-
-
-def forwarded(capabilities: Mapping[str, Json]) -> dict[str, Json]:
-    """What a modern upstream is told of the client: all but the tasks, which end at Outlast."""
-    told = dict(capabilities)
-    extensions = {k: v for k, v in dict(told.pop("extensions", None) or {}).items() if k != TASKS_EXTENSION}
-    return {**told, "extensions": extensions} if extensions else told
-
-
-def askable(capabilities: Mapping[str, Json]) -> dict[str, Json]:
-    """What a legacy upstream is told of the client: what it may ask, and nothing that needs a notification."""
-    told = {kind: capabilities[kind] for kind in ("elicitation", "sampling") if kind in capabilities}
-    return {**told, "roots": {}} if "roots" in capabilities else told
-
-
-def declares(capabilities: Mapping[str, Json], method: str, params: Mapping[str, Json]) -> bool:
-    """True when the client has declared that it can answer this request."""
-    if method == "elicitation/create":
-        modes = capabilities.get("elicitation")
-        mode = params.get("mode", "form")
-        return modes is not None and (mode in modes or (mode == "form" and not modes))
-    if method == "sampling/createMessage":
-        parts = capabilities.get("sampling")
-        return parts is not None and ("tools" not in params or "tools" in parts)
-    return "roots" in capabilities
-
-
 def _held(ask: Ask, answer: asyncio.Future[dict[str, Json]]) -> HeldAsk:
     return HeldAsk(
         ask,
@@ -288,36 +260,15 @@ def _held(ask: Ask, answer: asyncio.Future[dict[str, Json]]) -> HeldAsk:
 
 def _settle(answer: asyncio.Future[dict[str, Json]], outcome: dict[str, Json] | MCPError) -> None:
     """Answer once, from any thread; whatever comes later changes nothing."""
-    settle: Callable[[], None] = lambda: _settle_now(answer, outcome)  # noqa: E731
-    answer.get_loop().call_soon_threadsafe(settle)
+    answer.get_loop().call_soon_threadsafe(_settle_now, answer, outcome)
 
 
-def _settle_now(answer: asyncio.Future[dict[str, Json]], outcome: dict[str, Json] | MCPError) -> None:
+def _settle_now(
+    answer: asyncio.Future[dict[str, Json]], outcome: dict[str, Json] | MCPError
+) -> None:
     if answer.done():
         return
     if isinstance(outcome, MCPError):
         answer.set_exception(outcome)
     else:
         answer.set_result(outcome)
-
-
-def _trace(call: ToolCall) -> dict[str, str]:
-    return {key: value for key, value in (call.trace or {}).items() if key in _TRACE_KEYS}
-
-
-def _params(call: ToolCall, *, modern: bool) -> dict[str, Json]:
-    params: dict[str, Json] = {"name": call.tool, "arguments": dict(call.arguments)}
-    if modern and call.answers is not None:
-        params["inputResponses"] = dict(call.answers)
-    if modern and call.request_state is not None:
-        params["requestState"] = call.request_state
-    if trace := _trace(call):
-        params["_meta"] = trace
-    return params
-
-
-def _without_transport_meta(params: Mapping[str, Json]) -> dict[str, Json]:
-    """The request without what differs each time it is sent, so that asking again is seen as the same."""
-    meta = {k: v for k, v in dict(params.get("_meta") or {}).items() if k not in (*_TRACE_KEYS, "progressToken")}
-    rest = {key: value for key, value in params.items() if key != "_meta"}
-    return {**rest, "_meta": meta} if meta else rest

@@ -1,7 +1,9 @@
-"""The HTTP half of an upstream connection: what became of each exchange, seen below the SDK. Not here: any MCP.
+"""The HTTP half of an upstream connection: what became of each exchange, seen below the SDK. Not
+here: any MCP.
 
-The SDK's HTTP transport lets one failed POST end its whole session, and reports a cut stream, a gateway's 502 and a
-refused connection in the same words as an answer of the server. `Fate` keeps them apart, one for each call.
+The SDK's HTTP transport lets one failed POST end its whole session, and reports a cut stream, a
+gateway's 502 and a refused connection in the same words as an answer of the server. `Fate` keeps
+them apart, one for each call.
 """
 
 import json
@@ -26,7 +28,8 @@ _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 
 
 class Fate:
-    """What became of the HTTP exchange of one call. `lost` is the reason why no answer can come any more."""
+    """What became of the HTTP exchange of one call. `lost` is the reason why no answer can come
+    any more."""
 
     def __init__(self, on_sent: Callable[[], None]) -> None:
         self.sent = False
@@ -40,7 +43,8 @@ class Fate:
         return self.session_gone or (self.lost is not None and not self.sent)
 
     async def trace(self, event: str, _info: Mapping[str, Any]) -> None:
-        """Told by httpcore of each step; from the first header on, the server may have seen the call."""
+        """Told by httpcore of each step; from the first header on, the server may have seen the
+        call."""
         if event.endswith("send_request_headers.started"):
             self.sent = True
             self._on_sent()
@@ -54,16 +58,23 @@ def http_client(headers: Mapping[str, str] | None) -> httpx2.AsyncClient:
     """A client for one upstream. Enter it before use; it closes all of its sockets on exit."""
     inner = httpx2.AsyncHTTPTransport(
         limits=httpx2.Limits(
-            max_connections=None, max_keepalive_connections=KEPT_CONNECTIONS_MAX, keepalive_expiry=30
+            max_connections=None,
+            max_keepalive_connections=KEPT_CONNECTIONS_MAX,
+            keepalive_expiry=30,
         ),
         socket_options=_KEEP_ALIVE,
     )
-    timeout = httpx2.Timeout(connect=CONNECT_S_MAX, read=None, write=WRITE_S_MAX, pool=CONNECT_S_MAX)
-    return httpx2.AsyncClient(transport=_Watched(inner), headers=dict(headers or {}), timeout=timeout)
+    timeout = httpx2.Timeout(
+        connect=CONNECT_S_MAX, read=None, write=WRITE_S_MAX, pool=CONNECT_S_MAX
+    )
+    return httpx2.AsyncClient(
+        transport=_Watched(inner), headers=dict(headers or {}), timeout=timeout
+    )
 
 
 class _Watched(httpx2.AsyncBaseTransport):
-    """Writes down the fate of each call's exchange, and turns a failure of one into the end of that one only."""
+    """Writes down the fate of each call's exchange, and turns a failure of one into the end of
+    that one only."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
         self._inner = inner
@@ -91,7 +102,9 @@ async def _note(response: httpx2.Response, request: httpx2.Request, fate: Fate) 
     elif response.status_code >= 300 and kind != "application/json":
         fate.lost = f"HTTP {response.status_code}"
     if kind == "application/json":
-        await response.aread()  # read here, where a cut body is this call's failure and not the session's
+        await (
+            response.aread()
+        )  # read here, where a cut body is this call's failure and not the session's
     elif kind == "text/event-stream":
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _WatchedStream(response.stream, fate)
@@ -99,7 +112,8 @@ async def _note(response: httpx2.Response, request: httpx2.Request, fate: Fate) 
 
 
 class _WatchedStream(httpx2.AsyncByteStream):
-    """An event stream that is read to its end was left without an answer: readers stop at the answer."""
+    """An event stream that is read to its end was left without an answer: readers stop at the
+    answer."""
 
     def __init__(self, inner: httpx2.AsyncByteStream, fate: Fate) -> None:
         self._inner, self._fate = inner, fate

@@ -1,9 +1,11 @@
-"""One connection to one upstream server: opening, era, requests, and what the server asks. Not here: calls.
+"""One connection to one upstream server: opening, era, requests, and what the server asks. Not
+here: calls.
 
-The SDK's task groups must be left by the task that entered them, so each connection is a task of its own which opens
-it, waits for its end and closes it; requests are made by whatever task needs one. The connection stands on the SDK's
-`ClientSession` for the handshake, notifications and `subscriptions/listen`, and sends `tools/list` and `tools/call`
-through the SDK's dispatcher: the session would parse the results into its models and drop what it does not know.
+The SDK's task groups must be left by the task that entered them, so each connection is a task of
+its own which opens it, waits for its end and closes it; requests are made by whatever task needs
+one. The connection stands on the SDK's `ClientSession` for the handshake, notifications and
+`subscriptions/listen`, and sends `tools/list` and `tools/call` through the SDK's dispatcher: the
+session would parse the results into its models and drop what it does not know.
 """
 
 import asyncio
@@ -11,12 +13,11 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import Context
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Any, Literal, Protocol, cast
 
 import anyio
 from mcp import ClientSession, MCPError, StdioServerParameters
@@ -24,12 +25,8 @@ from mcp.client.session import IncomingMessage
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost, listen
-from mcp.shared.dispatcher import CallOptions, DispatchContext, OnNotify, OnNotifyIntercept, OnRequest
-from mcp.shared.dispatcher import ProgressFnT as OnProgress
+from mcp.shared.dispatcher import CallOptions, ProgressFnT as OnProgress
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
-from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
-from mcp.shared.message import SessionMessage
-from mcp.shared.transport_context import TransportContext
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -51,20 +48,23 @@ from pydantic import ValidationError
 from ..domain import errors
 from ..domain.events import Json
 from .upstream_http import EVENT_BYTES_MAX, http_client
+from .upstream_wire import Dispatcher, WatchedRead
 
 OPEN_S_MAX = 30.0  # spawning or connecting, and the handshake; the connection has failed after it
 CLOSE_S_MAX = 10.0  # the SDK's own steps (close stdin, SIGTERM, SIGKILL) end sooner
-ASKS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 CLIENT = Implementation(name="outlast", version="0.1.0")
+CLIENT_WIRE = CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class UpstreamSettings:
-    """How to reach one upstream: a command to speak to over stdio, or the URL of its Streamable HTTP endpoint.
+    """How to reach one upstream: a command to speak to over stdio, or the URL of its Streamable
+    HTTP endpoint.
 
-    A command's process gets a few variables of ours (PATH, HOME and the like), and `env` on top of them.
+    A command's process gets a few variables of ours (PATH, HOME and the like), and `env` on top
+    of them.
     """
 
     name: str
@@ -87,8 +87,9 @@ class Asked(Protocol):
 class Link:
     """One connection, from its opening to its end. It never opens again: a new one takes its place.
 
-    `capabilities` is what a legacy server is told in the handshake; a modern one is told in each request. What a
-    legacy server asks goes to `holder`, the one call that holds this connection; without one, it is refused.
+    `capabilities` is what a legacy server is told in the handshake; a modern one is told in each
+    request. What a legacy server asks goes to `holder`, the one call that holds this connection;
+    without one, it is refused.
     """
 
     def __init__(
@@ -114,14 +115,17 @@ class Link:
         self._task = asyncio.create_task(self._run(), context=Context())
 
     async def opened(self) -> None:
-        """Return once the connection can be used. Raises UpstreamUnavailable when it could not be opened."""
+        """Return once the connection can be used. Raises UpstreamUnavailable when it could not
+        be opened."""
         await asyncio.shield(self._opened)
         if self.is_over:
             raise self.unavailable()
 
     def unavailable(self) -> errors.UpstreamUnavailable:
         """The reason why this connection is over, to be raised."""
-        return errors.UpstreamUnavailable(self.settings.name, self._reason or "the connection was lost")
+        return errors.UpstreamUnavailable(
+            self.settings.name, self._reason or "the connection was lost"
+        )
 
     @property
     def is_modern(self) -> bool:
@@ -138,7 +142,8 @@ class Link:
     ) -> dict[str, Json]:
         """Send one request and return its result as it came. Raises MCPError.
 
-        To a modern server `capabilities` and `headers` go with it; a legacy one has been told before.
+        To a modern server `capabilities` and `headers` go with it; a legacy one has been told
+        before.
         """
         version = self._session.protocol_version or LATEST_HANDSHAKE_VERSION
         sent = {MCP_PROTOCOL_VERSION_HEADER: version}
@@ -146,7 +151,7 @@ class Link:
             meta = {
                 **params.get("_meta", {}),
                 PROTOCOL_VERSION_META_KEY: version,
-                CLIENT_INFO_META_KEY: _wire(CLIENT),
+                CLIENT_INFO_META_KEY: CLIENT_WIRE,
                 CLIENT_CAPABILITIES_META_KEY: dict(capabilities),
             }
             params = {**params, "_meta": meta}
@@ -193,9 +198,11 @@ class Link:
 
     async def _open(self, stack: AsyncExitStack) -> None:
         read, write = await self._transport(stack)
-        self._dispatcher = _Dispatcher(_WatchedRead(read, self._lose), write, self._ask)
+        self._dispatcher = Dispatcher(WatchedRead(read, self._lose), write, self._ask)
         self._session = await stack.enter_async_context(
-            ClientSession(dispatcher=self._dispatcher, client_info=CLIENT, message_handler=self._hear)
+            ClientSession(
+                dispatcher=self._dispatcher, client_info=CLIENT, message_handler=self._hear
+            )
         )
         await self._negotiate()
         if self.is_modern:
@@ -246,9 +253,11 @@ class Link:
         params = {
             "protocolVersion": LATEST_HANDSHAKE_VERSION,
             "capabilities": dict(self.capabilities),
-            "clientInfo": _wire(CLIENT),
+            "clientInfo": CLIENT_WIRE,
         }
-        raw = await self._dispatcher.send_raw_request("initialize", params, {"cancel_on_abandon": False})
+        raw = await self._dispatcher.send_raw_request(
+            "initialize", params, {"cancel_on_abandon": False}
+        )
         result = InitializeResult.model_validate(raw, by_name=False)
         if result.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise RuntimeError(f"the server speaks the unknown version {result.protocol_version}")
@@ -265,9 +274,14 @@ class Link:
             self.tools_changed = True
 
     async def _watch_tools(self) -> None:
-        """Be told of changed tools; without this, or once it ends, age alone renews the catalogue."""
+        """Be told of changed tools; without this, or once it ends, age alone renews the
+        catalogue."""
         capabilities = self._session.server_capabilities
-        if capabilities is None or capabilities.tools is None or not capabilities.tools.list_changed:
+        if (
+            capabilities is None
+            or capabilities.tools is None
+            or not capabilities.tools.list_changed
+        ):
             return
         try:
             async with listen(self._session, tools_list_changed=True) as changes:
@@ -276,83 +290,6 @@ class Link:
         except (MCPError, SubscriptionLost):
             logger.debug("upstream %s: no word of changed tools", self.settings.name, exc_info=True)
         self.tools_changed = True
-
-
-class _Dispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher, with the requests that a client has to answer handed on as they came."""
-
-    def __init__(
-        self,
-        read: "_WatchedRead",
-        write: Any,
-        on_ask: Callable[[str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
-    ) -> None:
-        super().__init__(read, write)
-        self._on_ask = on_ask
-
-    async def run(
-        self,
-        on_request: OnRequest,
-        on_notify: OnNotify,
-        on_notify_intercept: OnNotifyIntercept | None = None,
-        *,
-        task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-    ) -> None:
-        async def route(
-            context: DispatchContext[TransportContext], method: str, params: Mapping[str, Any] | None
-        ) -> dict[str, Any]:
-            if method in ASKS:
-                return await self._on_ask(method, params or {})
-            return await on_request(context, method, params)
-
-        await super().run(route, on_notify, on_notify_intercept, task_status=task_status)
-
-
-class _WatchedRead:
-    """The SDK's read stream. Its end is noted before any waiting request is told of it, so that a request can
-    tell the end of the connection from an error of the server that has the same code."""
-
-    def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
-        self._inner, self._on_end = inner, on_end
-
-    @property
-    def last_context(self) -> Context | None:
-        """The sender's context of the last item, where the transport keeps it."""
-        return getattr(self._inner, "last_context", None)
-
-    async def receive(self) -> SessionMessage | Exception:
-        try:
-            return cast("SessionMessage | Exception", await self._inner.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._on_end()
-            raise
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> SessionMessage | Exception:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_val: BaseException | None,
-        exc_tb: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-def _wire(implementation: Implementation) -> dict[str, Json]:
-    return implementation.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def _plain(error: BaseException) -> str:

@@ -47,11 +47,11 @@ async def started(client: Client[Any], tool: str, **arguments: Any) -> ToolTask:
 
 async def result_of(task: ToolTask) -> Any:
     with anyio.fail_after(PATIENCE_S):
-        return (await task.result()).data
+        return (await task.result()).content[0].text
 
 
 async def called(client: Client[Any], tool: str, **arguments: Any) -> Any:
-    return (await client.call_tool(tool, arguments, timeout=PATIENCE_S)).data
+    return (await client.call_tool(tool, arguments, timeout=PATIENCE_S)).content[0].text
 
 
 async def test_an_ordinary_call_is_driven_as_a_task_to_its_result(client: Client[Any]):

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -17,6 +17,7 @@ import pytest
 from outlast.adapters import embedded_cluster
 from outlast.adapters.embedded import LOG_BYTES_MAX, EmbeddedServer, find_running
 from outlast.domain.errors import ConfigurationError
+from outlast.tests.support.embedded_owner import OWNER, owner_process
 
 WAIT_S = 20
 NOBODY = 65534
@@ -24,25 +25,6 @@ SOMEBODY = 1
 CAP_DAC_OVERRIDE = 1 << 1
 AS_ROOT = os.geteuid() == 0
 TCP_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-
-# An owner in a process of its own, which can be killed. It ends in order when its input closes.
-# Another user may have no way to the interpreter, so it changes the user once all is imported.
-OWNER = """
-import os, sys
-from pathlib import Path
-import psycopg
-from outlast.adapters.embedded import EmbeddedServer
-if len(sys.argv) > 2:
-    os.setgroups([])
-    os.setgid(int(sys.argv[2]))
-    os.setuid(int(sys.argv[2]))
-with EmbeddedServer.start(Path(sys.argv[1])) as server:
-    with psycopg.connect(server.url) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
-        connection.execute("INSERT INTO kept SELECT generate_series(1, 100)")
-    print(server.pid, flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -61,6 +43,21 @@ def home() -> Iterator[Path]:
 @pytest.fixture
 def folder(home: Path) -> Path:
     return home / "project" / ".outlast"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="ol-") as made:
+        EmbeddedServer.start(Path(made)).stop()
+        yield Path(made)
+
+
+@pytest.fixture
+def used_folder(folder: Path, cluster: Path) -> Path:
+    """The folder with a cluster in it, copied because that is faster than making one."""
+    folder.parent.mkdir()
+    subprocess.run(["cp", "-a", cluster, folder], check=True)
+    return folder
 
 
 def processes_in(path: Path) -> list[int]:
@@ -92,26 +89,6 @@ def kept_rows(server: EmbeddedServer) -> object:
     return query(server.url, "SELECT count(*) FROM kept")
 
 
-@contextmanager
-def owner_process(folder: Path, uid: int | None = None) -> Iterator[tuple[int, Callable[[], None]]]:
-    """The pid of the server that another process owns, and a way to kill that owner."""
-    command = [sys.executable, "-c", OWNER, str(folder), *([] if uid is None else [str(uid)])]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def kill() -> None:
-            process.kill()
-            process.wait(WAIT_S)
-
-        try:
-            yield int(process.stdout.readline()), kill
-        finally:
-            process.stdin.close()
-            process.wait(WAIT_S)
-
-
 def modes_and_owners(paths: list[Path]) -> dict[Path, tuple[int, int, int]]:
     found = {path: path.lstat() for path in paths}
     return {path: (seen.st_mode, seen.st_uid, seen.st_gid) for path, seen in found.items()}
@@ -128,16 +105,16 @@ def test_a_server_answers_between_start_and_stop(folder: Path) -> None:
         psycopg.connect(server.url)
 
 
-def test_our_sql_runs_without_the_rights_of_a_superuser(folder: Path) -> None:
-    with EmbeddedServer.start(folder) as server:
+def test_our_sql_runs_without_the_rights_of_a_superuser(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
         assert query(server.url, "SELECT current_setting('is_superuser')") == "off"
         run_statement(server.url, "CREATE SCHEMA ours")
 
 
-def test_what_was_committed_is_there_after_a_stop_and_a_start(folder: Path) -> None:
-    with EmbeddedServer.start(folder) as server:
+def test_what_was_committed_is_there_after_a_stop_and_a_start(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
         run_statement(server.url, "CREATE TABLE kept AS SELECT generate_series(1, 7)")
-    with EmbeddedServer.start(folder) as server:
+    with EmbeddedServer.start(used_folder) as server:
         assert kept_rows(server) == 7
 
 
@@ -157,8 +134,8 @@ def test_no_mode_or_owner_outside_the_folder_changes(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not AS_ROOT, reason="only root has abilities to keep back")
-def test_run_by_root_the_server_keeps_one_ability_and_is_not_root(folder: Path) -> None:
-    with EmbeddedServer.start(folder) as server:
+def test_run_by_root_the_server_keeps_one_ability_and_is_not_root(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
         status = Path(f"/proc/{server.pid}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines())
     assert set(fields["Uid"].split()) == {str(NOBODY)}
@@ -218,9 +195,9 @@ def test_a_user_is_refused_the_data_of_another(users_home: Path, folder: Path) -
 
 
 @pytest.mark.promise("embedded-server-keeps-to-its-folder")
-def test_no_tcp_port_is_open(folder: Path) -> None:
+def test_no_tcp_port_is_open(used_folder: Path) -> None:
     tables = [Path(table) for table in TCP_TABLES if Path(table).exists()]
-    with EmbeddedServer.start(folder) as server:
+    with EmbeddedServer.start(used_folder) as server:
         assert query(server.url, "SELECT current_setting('listen_addresses')") == ""
         inodes = {
             line.split()[9] for table in tables for line in table.read_text().splitlines()[1:]
@@ -263,75 +240,83 @@ def test_a_path_that_fits_no_socket_gets_a_private_one_that_is_removed(
         assert not sockets.exists()
 
 
-def test_a_second_owner_is_refused_and_told_the_pid_of_the_first(folder: Path) -> None:
-    with EmbeddedServer.start(folder) as server:
+def test_a_second_owner_is_refused_and_told_the_pid_of_the_first(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
         with pytest.raises(ConfigurationError, match=rf"pid {os.getpid()}\b"):
-            EmbeddedServer.start(folder)
+            EmbeddedServer.start(used_folder)
         assert query(server.url, "SELECT 1") == 1
-    with owner_process(folder), pytest.raises(ConfigurationError, match=r"pid \d+"):
-        EmbeddedServer.start(folder)
+    with (
+        owner_process(used_folder),
+        pytest.raises(ConfigurationError, match=r"pid \d+"),
+    ):
+        EmbeddedServer.start(used_folder)
 
 
-def test_a_running_server_is_found_while_its_owner_lives_and_not_after(folder: Path) -> None:
-    assert find_running(folder) is None
-    with EmbeddedServer.start(folder) as server:
-        assert find_running(folder) == server.url
-    assert find_running(folder) is None
-    with owner_process(folder) as (_, kill):
-        found = find_running(folder)
+def test_a_running_server_is_found_while_its_owner_lives_and_not_after(used_folder: Path) -> None:
+    assert find_running(used_folder) is None
+    with EmbeddedServer.start(used_folder) as server:
+        assert find_running(used_folder) == server.url
+    assert find_running(used_folder) is None
+    with owner_process(used_folder) as (_, kill):
+        found = find_running(used_folder)
         assert found is not None
         assert query(found, "SELECT count(*) FROM kept") == 100
         kill()
-        assert find_running(folder) is None
-    EmbeddedServer.start(folder).stop()
+        assert find_running(used_folder) is None
+    EmbeddedServer.start(used_folder).stop()
 
 
-def test_after_the_owner_was_killed_the_next_one_has_all_that_was_committed(folder: Path) -> None:
-    with owner_process(folder) as (pid, kill):
-        url = find_running(folder)
+def test_after_the_owner_was_killed_the_next_one_has_all_that_was_committed(
+    used_folder: Path,
+) -> None:
+    with owner_process(used_folder) as (pid, kill):
+        url = find_running(used_folder)
         assert url is not None
         with closing(psycopg.connect(url)) as left_open:
             kill()
-            assert pid in processes_in(folder)
-            with EmbeddedServer.start(folder) as server:
+            assert pid in processes_in(used_folder)
+            with EmbeddedServer.start(used_folder) as server:
                 assert kept_rows(server) == 100
-                assert pid not in processes_in(folder)
+                assert pid not in processes_in(used_folder)
             with pytest.raises(psycopg.errors.AdminShutdown):
                 left_open.execute("SELECT 1")
 
 
 def test_a_killed_server_is_started_again_by_its_owner_with_all_that_was_committed(
-    folder: Path,
+    used_folder: Path,
 ) -> None:
-    with EmbeddedServer.start(folder) as server:
+    with EmbeddedServer.start(used_folder) as server:
         run_statement(server.url, "CREATE TABLE kept AS SELECT generate_series(1, 7)")
         os.kill(server.pid, signal.SIGKILL)
-        assert wait_until(lambda: find_running(folder) is None)
-    with EmbeddedServer.start(folder) as server:
+        assert wait_until(lambda: find_running(used_folder) is None)
+    with EmbeddedServer.start(used_folder) as server:
         assert kept_rows(server) == 7
 
 
 def test_a_stranger_with_the_pid_of_the_killed_server_is_no_hindrance_and_is_left_alone(
-    folder: Path,
+    used_folder: Path,
 ) -> None:
-    with owner_process(folder) as (pid, kill):
+    with owner_process(used_folder) as (pid, kill):
         kill()
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not processes_in(folder))
-    data = folder / "pg" / "data"
+        assert wait_until(lambda: not processes_in(used_folder))
+    data = used_folder / "pg" / "data"
     user = data.stat().st_uid
     with subprocess.Popen(["sleep", "60"], user=user if AS_ROOT else None) as stranger:
         try:
-            for lock in (data / "postmaster.pid", folder / "pg" / "run" / ".s.PGSQL.5432.lock"):
+            for lock in (
+                data / "postmaster.pid",
+                used_folder / "pg" / "run" / ".s.PGSQL.5432.lock",
+            ):
                 lock.write_text(lock.read_text().replace(str(pid), str(stranger.pid), 1))
-            with EmbeddedServer.start(folder) as server:
+            with EmbeddedServer.start(used_folder) as server:
                 assert kept_rows(server) == 100
             assert stranger.poll() is None
         finally:
             stranger.kill()
 
 
-def test_a_busy_session_does_not_outlive_its_killed_server(folder: Path) -> None:
+def test_a_busy_session_does_not_outlive_its_killed_server(used_folder: Path) -> None:
     ended: list[psycopg.Error] = []
 
     def be_busy(url: str) -> None:
@@ -340,7 +325,7 @@ def test_a_busy_session_does_not_outlive_its_killed_server(folder: Path) -> None
         except psycopg.Error as error:
             ended.append(error)
 
-    server = EmbeddedServer.start(folder)
+    server = EmbeddedServer.start(used_folder)
     busy = threading.Thread(target=be_busy, args=(server.url,))
     busy.start()
     running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DO %'"
@@ -349,7 +334,7 @@ def test_a_busy_session_does_not_outlive_its_killed_server(folder: Path) -> None
     server.stop()
     busy.join(WAIT_S)
     assert [type(error) for error in ended] == [psycopg.OperationalError]
-    EmbeddedServer.start(folder).stop()
+    EmbeddedServer.start(used_folder).stop()
 
 
 def test_a_half_made_cluster_is_made_again(folder: Path) -> None:
@@ -361,8 +346,8 @@ def test_a_half_made_cluster_is_made_again(folder: Path) -> None:
     assert not partial.exists()
 
 
-def test_a_ctrl_c_in_the_terminal_does_not_reach_the_server(folder: Path) -> None:
-    with EmbeddedServer.start(folder) as server:
+def test_a_ctrl_c_in_the_terminal_does_not_reach_the_server(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
         assert os.getsid(server.pid) == os.getpgid(server.pid) == server.pid
 
 
@@ -375,15 +360,16 @@ def test_data_of_another_major_version_is_refused(folder: Path) -> None:
     assert sorted(path.name for path in data.iterdir()) == ["PG_VERSION"]
 
 
-def test_a_failed_start_shows_the_end_of_the_log_and_leaves_the_folder_free(folder: Path) -> None:
-    EmbeddedServer.start(folder).stop()
-    settings = folder / "pg" / "data" / "postgresql.conf"
+def test_a_failed_start_shows_the_end_of_the_log_and_leaves_the_folder_free(
+    used_folder: Path,
+) -> None:
+    settings = used_folder / "pg" / "data" / "postgresql.conf"
     good = settings.read_text()
     settings.write_text(good + "\nno_such_setting = 1\n")
     with pytest.raises(ConfigurationError, match=r"pg\.log(.|\n)*no_such_setting"):
-        EmbeddedServer.start(folder)
+        EmbeddedServer.start(used_folder)
     settings.write_text(good)
-    with EmbeddedServer.start(folder) as server:
+    with EmbeddedServer.start(used_folder) as server:
         assert query(server.url, "SELECT 1") == 1
 
 

@@ -1,4 +1,5 @@
-"""Calls on real upstream servers: child processes over stdio, other processes over HTTP, both eras."""
+"""Calls on real upstream servers: child processes over stdio, other processes over HTTP, both
+eras."""
 
 import asyncio
 import json
@@ -107,7 +108,9 @@ async def reached(way: str, server: str, ports: Mapping[str, int]) -> AsyncItera
 
 
 @pytest.fixture(scope="module", params=EVERY_WAY)
-async def everyday(request: pytest.FixtureRequest, http_ports: Mapping[str, int]) -> AsyncIterator[McpUpstreams]:
+async def everyday(
+    request: pytest.FixtureRequest, http_ports: Mapping[str, int]
+) -> AsyncIterator[McpUpstreams]:
     async with reached(request.param, "everyday", http_ports) as upstreams:
         yield upstreams
 
@@ -138,7 +141,9 @@ async def begin(
     **more: Any,
 ) -> RunningCall:
     with anyio.fail_after(WAIT_S):
-        return await upstreams.call(ToolCall(upstream, tool, arguments or {}, capabilities or {}, **more))
+        return await upstreams.call(
+            ToolCall(upstream, tool, arguments or {}, capabilities or {}, **more)
+        )
 
 
 async def hear(running: RunningCall) -> list[CallNews]:
@@ -167,7 +172,9 @@ class TestWhatComesBack:
         assert isinstance(news, Returned)
         assert news.result["structuredContent"] == {"result": 3}
 
-    async def test_a_result_keeps_every_field_that_nobody_knows(self, everyday: McpUpstreams) -> None:
+    async def test_a_result_keeps_every_field_that_nobody_knows(
+        self, everyday: McpUpstreams
+    ) -> None:
         assert await outcome(everyday, "strange") == Returned(
             {
                 "resultType": "complete",
@@ -178,7 +185,9 @@ class TestWhatComesBack:
             }
         )
 
-    async def test_progress_comes_in_order_and_before_the_result(self, everyday: McpUpstreams) -> None:
+    async def test_progress_comes_in_order_and_before_the_result(
+        self, everyday: McpUpstreams
+    ) -> None:
         *progress, last = await hear(await begin(everyday, "steps", {"count": 5}))
         assert progress == [Progress(n, 5, f"step {n}") for n in range(1, 6)]
         assert text(last) == "done"
@@ -196,7 +205,9 @@ class TestWhatComesBack:
     ) -> None:
         assert await outcome(everyday, "closed_code") == Faulted(-32000, "Connection closed")
 
-    async def test_an_unknown_tool_is_for_the_upstream_to_refuse(self, everyday: McpUpstreams) -> None:
+    async def test_an_unknown_tool_is_for_the_upstream_to_refuse(
+        self, everyday: McpUpstreams
+    ) -> None:
         assert "Unknown tool" in text(await outcome(everyday, "no_such_tool"))
 
     async def test_null_arguments_reach_the_tool(self, everyday: McpUpstreams) -> None:
@@ -210,7 +221,9 @@ class TestWhatComesBack:
         assert meta["tracestate"] == trace["tracestate"]
         assert "other" not in meta
 
-    async def test_the_server_sees_what_this_client_can_answer(self, everyday: McpUpstreams) -> None:
+    async def test_the_server_sees_what_this_client_can_answer(
+        self, everyday: McpUpstreams
+    ) -> None:
         for capabilities in (FORM, {"sampling": {}, "roots": {}}, {}):
             seen = json.loads(text(await outcome(everyday, "who_asks", {}, capabilities)))
             assert seen["capabilities"] == capabilities
@@ -218,7 +231,9 @@ class TestWhatComesBack:
     async def test_the_tasks_extension_is_not_passed_on(self) -> None:
         extensions = {"io.modelcontextprotocol/tasks": {}, "dev.example/other": {"x": 1}}
         async with McpUpstreams([stdio("everyday")]) as upstreams:
-            seen = json.loads(text(await outcome(upstreams, "who_asks", {}, {"extensions": extensions})))
+            seen = json.loads(
+                text(await outcome(upstreams, "who_asks", {}, {"extensions": extensions}))
+            )
         assert seen["capabilities"] == {"extensions": {"dev.example/other": {"x": 1}}}
 
     async def test_many_calls_share_one_connection(self) -> None:
@@ -278,17 +293,26 @@ class TestModernLegs:
         leg = await outcome(modern_asking, "checkpoint", upstream="asking")
         assert isinstance(leg, LegEnded)
         assert leg.asks == []
-        last = await outcome(modern_asking, "checkpoint", upstream="asking", request_state=leg.request_state)
+        last = await outcome(
+            modern_asking, "checkpoint", upstream="asking", request_state=leg.request_state
+        )
         assert text(last) == "resumed from mark"
 
-    async def test_sampling_and_roots_are_asked_for_in_legs(self, modern_asking: McpUpstreams) -> None:
+    async def test_sampling_and_roots_are_asked_for_in_legs(
+        self, modern_asking: McpUpstreams
+    ) -> None:
         capabilities = {"sampling": {}, "roots": {}}
         for tool, arguments, name, answer, result in ASKED:
             leg = await outcome(modern_asking, tool, arguments, capabilities, upstream="asking")
             assert isinstance(leg, LegEnded)
             assert [ask.name for ask in leg.asks] == [name]
             last = await outcome(
-                modern_asking, tool, arguments, capabilities, upstream="asking", answers={name: answer}
+                modern_asking,
+                tool,
+                arguments,
+                capabilities,
+                upstream="asking",
+                answers={name: answer},
             )
             assert text(last) == result
 
@@ -302,8 +326,12 @@ ASKED: list[tuple[str, dict[str, Any], str, dict[str, Any], str]] = [
 
 
 class TestLegacyAsks:
-    async def test_a_question_is_held_until_it_is_answered(self, legacy_asking: McpUpstreams) -> None:
-        running = await begin(legacy_asking, "confirm", {"question": "Go?"}, FORM, upstream="asking")
+    async def test_a_question_is_held_until_it_is_answered(
+        self, legacy_asking: McpUpstreams
+    ) -> None:
+        running = await begin(
+            legacy_asking, "confirm", {"question": "Go?"}, FORM, upstream="asking"
+        )
         held = await first(running)
         assert isinstance(held, HeldAsk)
         assert held.ask.request["method"] == "elicitation/create"
@@ -314,7 +342,9 @@ class TestLegacyAsks:
     async def test_asking_again_is_the_same_request(self, legacy_asking: McpUpstreams) -> None:
         requests: list[Any] = []
         for _ in range(2):
-            running = await begin(legacy_asking, "confirm", {"question": "Go?"}, FORM, upstream="asking")
+            running = await begin(
+                legacy_asking, "confirm", {"question": "Go?"}, FORM, upstream="asking"
+            )
             held = await first(running)
             assert isinstance(held, HeldAsk)
             requests.append(held.ask.request)
@@ -345,7 +375,9 @@ class TestLegacyAsks:
     async def test_what_the_client_cannot_answer_is_refused_unheard(
         self, legacy_asking: McpUpstreams, capabilities: Mapping[str, Any]
     ) -> None:
-        running = await begin(legacy_asking, "patient", {"question": "?"}, capabilities, upstream="asking")
+        running = await begin(
+            legacy_asking, "patient", {"question": "?"}, capabilities, upstream="asking"
+        )
         assert [text(news) for news in await hear(running)] == ["refused -32601"]
 
     async def test_sampling_and_roots_are_held(self, legacy_asking: McpUpstreams) -> None:
@@ -474,7 +506,9 @@ class TestLoss:
 
 
 class TestCatalogue:
-    async def test_one_upstream_keeps_its_names_and_all_of_its_words(self, everyday: McpUpstreams) -> None:
+    async def test_one_upstream_keeps_its_names_and_all_of_its_words(
+        self, everyday: McpUpstreams
+    ) -> None:
         tools = {tool.name: tool for tool in await everyday.tools()}
         assert {"add", "hold", "region"} <= tools.keys()
         assert tools["add"].definition["x-unknown"] == {"kept": None}
@@ -489,7 +523,9 @@ class TestCatalogue:
             assert {tool.upstream for tool in tools.values()} == {"a-1", "b"}
             chosen = tools["a-1_add"]
             assert chosen.definition["name"] == "a-1_add"
-            news = await outcome(upstreams, chosen.upstream_name, {"a": 1, "b": 1}, upstream=chosen.upstream)
+            news = await outcome(
+                upstreams, chosen.upstream_name, {"a": 1, "b": 1}, upstream=chosen.upstream
+            )
             assert isinstance(news, Returned)
 
     async def test_all_down_is_an_error(self) -> None:
@@ -529,15 +565,23 @@ class TestCatalogue:
         self, http_ports: Mapping[str, int]
     ) -> None:
         async with reached("http-modern", "everyday", http_ports) as upstreams:
-            assert json.loads(text(await outcome(upstreams, "region", {"region": "eu"}))) == ["eu", "eu"]
+            assert json.loads(text(await outcome(upstreams, "region", {"region": "eu"}))) == [
+                "eu",
+                "eu",
+            ]
 
     @pytest.mark.parametrize("name", ["a_b", "", "a.b", "x" * 33])
     def test_a_name_that_would_blur_a_prefix_is_refused(self, name: str) -> None:
         with pytest.raises(errors.ConfigurationError):
-            McpUpstreams([UpstreamSettings(name, command=["x"]), UpstreamSettings("b", command=["x"])])
+            McpUpstreams(
+                [UpstreamSettings(name, command=["x"]), UpstreamSettings("b", command=["x"])]
+            )
 
     def test_a_command_and_a_url_exclude_each_other(self) -> None:
-        for settings in (UpstreamSettings("a"), UpstreamSettings("a", command=["x"], url="http://x")):
+        for settings in (
+            UpstreamSettings("a"),
+            UpstreamSettings("a", command=["x"], url="http://x"),
+        ):
             with pytest.raises(errors.ConfigurationError):
                 McpUpstreams([settings])
 
@@ -549,7 +593,9 @@ class TestConnections:
             await until_it_listens(port)
             settings = UpstreamSettings("asking", url=f"http://127.0.0.1:{port}/mcp")
             async with McpUpstreams([settings]) as upstreams:
-                running = await begin(upstreams, "confirm", {"question": "?"}, FORM, upstream="asking")
+                running = await begin(
+                    upstreams, "confirm", {"question": "?"}, FORM, upstream="asking"
+                )
                 assert isinstance(await first(running), HeldAsk)
 
     async def test_a_modern_setting_takes_no_older_server(self) -> None:

@@ -21,7 +21,7 @@ from outlast.domain.decisions import Events
 from outlast.domain.queueing import Queueing, queueing
 from outlast.domain.task import Task, evolve
 from outlast.tests.domain import invariants
-from outlast.tests.domain.given import DEPLOY, ERROR, REGION, RESULT, YES, at, opened
+from outlast.tests.domain.given import DEPLOY, ERROR, REGION, RESULT, YES, after, at, opened
 
 TTL_MS = 60_000
 EARLY, LATE = at(1), at(61)
@@ -90,10 +90,14 @@ class Decided(NamedTuple):
 
 @dataclass(frozen=True)
 class Tool:
-    """What the tool may do: ask mid-call or end legs, and whether it may be run twice."""
+    """What the tool may do: ask mid-call or end legs, and whether it may be run twice.
+
+    With `opens_running` the call was under way before it became a task.
+    """
 
     holds: bool
     is_safe: bool
+    opens_running: bool = False
 
 
 class Report(NamedTuple):
@@ -152,10 +156,8 @@ class Model:
 
     def explore(self) -> Report:
         """Visit every state, hold the rules against each, then ask whether all can end."""
-        task = self._number(opened(ttl_ms=TTL_MS, rerun_is_safe=self.tool.is_safe))
-        row = Row() if self.queueing_rule(None, self.tasks[task]) is Queueing.PUT else None
         found = Found()
-        found.add(State(task, False, row, (Worker(), Worker()), self.faults, 0), None)
+        found.add(self._first(), None)
         for number, state in enumerate(found.states):  # grows while it is walked: breadth first
             try:
                 self._check(state)
@@ -170,6 +172,18 @@ class Model:
         transitions = sum(len(steps) for steps in found.into.values())
         return Report(len(found.states), transitions, len(self.tasks), endings)
 
+    def _first(self) -> State:
+        """A task that waits for a worker, or one that its opener already runs and holds."""
+        task = opened(ttl_ms=TTL_MS, rerun_is_safe=self.tool.is_safe)
+        if not self.tool.opens_running:
+            row = Row() if self.queueing_rule(None, task) is Queueing.PUT else None
+            return State(self._number(task), False, row, (Worker(), Worker()), self.faults, 0)
+        task = after(task, decisions.start_work(task, "worker", EARLY))
+        row = Row(1) if self.queueing_rule(None, task) is Queueing.LEASE else None
+        workers = (Worker(), Worker("running", task.attempt))
+        sends = 0 if self.tool.is_safe else 1
+        return State(self._number(task), False, row, workers, self.faults, sends)
+
     # The rules.
 
     def _check(self, state: State) -> None:
@@ -181,7 +195,7 @@ class Model:
         runs = [worker for worker in live if worker.phase in {"started", "running", "waiting"}]
         assert len(runs) <= 1, "two workers run the same attempt"
 
-    def _check_append(self, before: Task, new: Events, after: Task) -> None:
+    def _check_append(self, before: Task, new: Events, moved: Task) -> None:
         assert not before.status.is_terminal, f"{new[0].TOPIC} came after the end"
         for event in new:
             attempt = getattr(event, "attempt", None)
@@ -189,10 +203,10 @@ class Model:
                 assert attempt == before.attempt, f"a stale attempt brought {event.TOPIC}"
             if isinstance(event, events.TaskExpired):
                 assert not before.is_running, "a running attempt expired under its worker"
-        kept = after.questions[: len(before.questions)]
+        kept = moved.questions[: len(before.questions)]
         for one, two in zip(before.questions, kept, strict=True):
             assert one.answer is None or one.answer == two.answer, "an answer was lost"
-        invariants.hold(invariants.OF_A_STATE, (), after)
+        invariants.hold(invariants.OF_A_STATE, (), moved)
 
     def _check_that_all_can_end(self, found: "Found") -> None:
         everything = range(len(found.states))
@@ -395,10 +409,10 @@ class Model:
         if decided is None:
             yield Step(f"{number}: {label}: refused", by, _with(state, number, Worker()))
             return
-        after = self._append(state, decided)
-        yield Step(f"{number}: {label}", by, _with(after, number, then))
+        told = self._append(state, decided)
+        yield Step(f"{number}: {label}", by, _with(told, number, then))
         if decided.events and state.faults and by is By.SYSTEM:
-            unknown = after._replace(faults=state.faults - 1)
+            unknown = told._replace(faults=state.faults - 1)
             yield Step(f"{number}: {label}: reply lost", By.FAULT, unknown)
 
     def _append(self, state: State, decided: Decided) -> State:
@@ -412,7 +426,7 @@ class Model:
         return self._decided[key]
 
     def _decide_now(self, state: State, decide: Decide) -> Decided | None:
-        before = after = self.tasks[state.task]
+        before = moved = self.tasks[state.task]
         try:
             new = decide(before, LATE if state.late else EARLY)
         except errors.TaskError:
@@ -420,9 +434,9 @@ class Model:
         if not new:
             return Decided((), state.task, Queueing.KEEP)
         for event in new:
-            after = evolve(after, event)
-        self._check_append(before, new, after)
-        return Decided(new, self._number(after), self.queueing_rule(before, after))
+            moved = evolve(moved, event)
+        self._check_append(before, new, moved)
+        return Decided(new, self._number(moved), self.queueing_rule(before, moved))
 
     def _number(self, task: Task) -> int:
         """Tasks that differ only in the length and the instants of their history are one."""

@@ -15,7 +15,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ElicitResult, InputRequiredResult, InputResponses
 
 from outlast.examples import ci_server
-from outlast.service.cli import demo
+from outlast.service.cli.demo import make_demo_repository
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ class Desk:
     """A demo repository, and a place where servers put their checkouts."""
 
     def __init__(self, folder: Path) -> None:
-        self.repository = demo.make_demo_repository(folder / "project")
+        self.repository = make_demo_repository(folder / "project")
         self.checkouts = folder / "checkouts"
         self.checkouts.mkdir()
         self.ran = folder / "ran"

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from rich.console import Console
 
-from outlast.service.cli import demo
+from outlast.service.cli.demo import make_demo_repository, run_demo
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +68,7 @@ async def play(script: Script, approve: bool | None = True) -> tuple[int, str]:
     console = Console(file=out, width=100)
     with anyio.fail_after(20):
         async with served(script) as url:
-            code = await demo.run_demo(
+            code = await run_demo(
                 url, approve=approve, repository=Path("/project"), console=console
             )
     return code, out.getvalue()
@@ -154,9 +154,9 @@ def test_the_demo_repository_is_made_once_and_neither_reads_nor_writes_git_confi
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    first = demo.make_demo_repository(tmp_path / "project")
+    first = make_demo_repository(tmp_path / "project")
     head = (first / ".git/refs/heads/main").read_text()
-    assert demo.make_demo_repository(tmp_path / "project") == first
+    assert make_demo_repository(tmp_path / "project") == first
     assert (first / ".git/refs/heads/main").read_text() == head
     assert [path.name for path in home.rglob("*")] == [".config", "git", "ignore"]
     monkeypatch.delenv("GIT_DIR")

@@ -1,6 +1,7 @@
 """An MCP server whose tools ask the client, written with the official SDK only.
 
-On a modern connection they end a leg with an InputRequiredResult; on a legacy one they send a request and wait.
+On a modern connection they end a leg with an InputRequiredResult; on a legacy one they send a
+request and wait.
 
     confirm(question)      one form elicitation under the key `confirm`; "yes" or "no", or the action if not accepted
     two_questions()        modern only: two elicitations, `first` and `second`, in one leg, with a state
@@ -74,7 +75,11 @@ async def confirm(question: str, ctx: Context) -> str | InputRequiredResult:
     """Ask one question."""
     if is_modern(ctx):
         answer = (ctx.input_responses or {}).get("confirm")
-        return agreed(answer) if answer else InputRequiredResult(input_requests={"confirm": elicitation(question)})
+        return (
+            agreed(answer)
+            if answer
+            else InputRequiredResult(input_requests={"confirm": elicitation(question)})
+        )
     result = await ctx.elicit(question, Agreement)
     if not isinstance(result, AcceptedElicitation):
         return result.action
@@ -105,7 +110,11 @@ def two_questions(ctx: Context) -> str | InputRequiredResult:
 @server.tool()
 def checkpoint(ctx: Context) -> str | InputRequiredResult:
     """Save where it stands, ask nothing."""
-    return f"resumed from {ctx.request_state}" if ctx.request_state else InputRequiredResult(request_state="mark")
+    return (
+        f"resumed from {ctx.request_state}"
+        if ctx.request_state
+        else InputRequiredResult(request_state="mark")
+    )
 
 
 @server.tool()
@@ -117,7 +126,9 @@ async def capital(country: str, ctx: Context) -> str | InputRequiredResult:
             request = CreateMessageRequest(params=CreateMessageRequestParams(**sampling(country)))
             return InputRequiredResult(input_requests={"draft": request})
     else:
-        draft = await ctx.session.create_message(**sampling(country), related_request_id=ctx.request_id)
+        draft = await ctx.session.create_message(
+            **sampling(country), related_request_id=ctx.request_id
+        )
     assert isinstance(draft, CreateMessageResult) and isinstance(draft.content, TextContent)
     return draft.content.text
 

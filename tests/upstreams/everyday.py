@@ -29,12 +29,12 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
-from serving import STATE_SECURITY, run
-from serving import Context as RequestContext
+from serving import STATE_SECURITY, Context as RequestContext, run
 
 
 async def strangely(context: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Middleware: what a handler returns is fitted to the specification, what this returns is not."""
+    """Middleware: what a handler returns is fitted to the specification, what this returns is
+    not."""
     params: Any = context.params or {}
     if context.method != "tools/call" or params.get("name") != "strange":
         whole: Any = await call_next(context)
@@ -65,7 +65,9 @@ def add(a: int, b: int) -> int:
 def who_asks(ctx: Context) -> str:
     """Tell what the server knows of the request."""
     known = ctx.client_capabilities
-    capabilities = known.model_dump(by_alias=True, mode="json", exclude_none=True) if known else None
+    capabilities = (
+        known.model_dump(by_alias=True, mode="json", exclude_none=True) if known else None
+    )
     return json.dumps({"meta": dict(ctx.request_context.meta or {}), "capabilities": capabilities})
 
 
@@ -108,7 +110,9 @@ def strange() -> str:
 
 
 @server.tool()
-def region(region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})], ctx: Context) -> str:
+def region(
+    region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})], ctx: Context
+) -> str:
     """Tell the argument and the header that mirrors it."""
     return json.dumps([region, (ctx.headers or {}).get("mcp-param-region")])
 

@@ -1,9 +1,10 @@
-"""How the fixture servers of this folder are run: over stdio, or over Streamable HTTP on a loopback port.
+"""How the fixture servers of this folder are run: over stdio, or over Streamable HTTP on a loopback
+port.
 
-    python everyday.py                       stdio, both eras
-    python everyday.py --legacy              stdio, knows the `initialize` handshake only
-    python everyday.py --http 8123           http://127.0.0.1:8123/mcp, both eras
-    python everyday.py --page-size 2         `tools/list` in pages
+python everyday.py                       stdio, both eras python everyday.py --legacy
+stdio, knows the `initialize` handshake only python everyday.py --http 8123
+http://127.0.0.1:8123/mcp, both eras python everyday.py --page-size 2         `tools/list` in
+pages
 """
 
 import argparse
@@ -19,7 +20,9 @@ from mcp.server.stdio import stdio_server
 from mcp_types import METHOD_NOT_FOUND
 
 # One key for ever, so that a state sealed by one process is good in the next.
-STATE_SECURITY = RequestStateSecurity(keys=[b"the fixture servers keep no secret"], audience="fixtures")
+STATE_SECURITY = RequestStateSecurity(
+    keys=[b"the fixture servers keep no secret"], audience="fixtures"
+)
 
 Context = ServerRequestContext[Any, Any]
 
@@ -46,10 +49,17 @@ def paged(size: int) -> Any:
 
 
 async def serve_handshake_only(server: MCPServer[Any]) -> None:
-    """Serve stdio as servers did before the modern era; `Server.run` takes the first request's era for good."""
+    """Serve stdio as servers did before the modern era; `Server.run` takes the first request's
+    era for good."""
     inner = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
     async with stdio_server() as (read, write), inner.lifespan(inner) as state:
-        await serve_loop(inner, read, write, lifespan_state=state, init_options=inner.create_initialization_options())
+        await serve_loop(
+            inner,
+            read,
+            write,
+            lifespan_state=state,
+            init_options=inner.create_initialization_options(),
+        )
 
 
 def run(server: MCPServer[Any]) -> None:
