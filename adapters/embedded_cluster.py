@@ -117,7 +117,7 @@ def make(bin_folder: Path, data: Path, user: User) -> None:
         os.chown(partial, user.uid, user.gid)
     # `trust` is bearable because only the owner can enter the folder of the socket. It writes
     # all to disk, which costs a quarter of a second, once.
-    access = [f"--no-sync", f"--username={SUPERUSER}x", "--auth-local=trust", "--auth-host=reject"]
+    access = [f"--username={SUPERUSER}", "--auth-local=trust", "--auth-host=reject"]
     text = [
         "--encoding=UTF8",
         "--locale=C",

@@ -297,4 +297,5 @@ def _datastore(url: str) -> PostgresDatastore:
     )
     # The library knows five connection settings; TLS and the rest of the URL must not be lost.
     datastore.pool.kwargs = {**postgres.settings_of(url), "row_factory": dict_row}
+    datastore.pool.reconnect_timeout = postgres.RECONNECT_S_MAX
     return datastore

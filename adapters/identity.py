@@ -27,7 +27,7 @@ class _Token(BaseModel):
     model_config = ConfigDict(extra="forbid")
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     subject: str = Field(min_length=1)
-    client: str = "default"
+    client: str = Field(default="default", min_length=1)
 
 
 class _TokenFile(BaseModel):

@@ -19,6 +19,9 @@ POOL_SIZE_MAX = (
     8  # reads are short: more connections would only queue inside PostgreSQL on a few cores
 )
 POOL_WAIT_S_MAX = 3.0  # a request that finds no connection this long gets StoreUnavailable
+# A pool doubles its pause between tries to connect; after this long it begins anew with the next
+# request. The library's five minutes would let an outage go on for as long again after its end.
+RECONNECT_S_MAX = 3.0
 STATEMENT_S_MAX = 10.0  # a statement unanswered this long gets StoreUnavailable: nobody is there
 
 KEEPALIVE: Mapping[str, Any] = {
@@ -73,6 +76,7 @@ class Database:
             min_size=1,
             max_size=POOL_SIZE_MAX,
             timeout=POOL_WAIT_S_MAX,
+            reconnect_timeout=RECONNECT_S_MAX,
             open=False,
             name="outlast",
         )

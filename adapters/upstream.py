@@ -19,24 +19,17 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
-
-from mcp import MCPError
-from mcp.shared.inbound import find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
-from mcp_types import METHOD_NOT_FOUND
+from typing import Self
 
 from ..domain import errors
 from ..domain.events import Json
 from ..domain.ports import Tool, ToolCall
 from .upstream_call import UpstreamCall
+from .upstream_catalogue import Catalogue, Stale
 from .upstream_link import Link, UpstreamSettings
 from .upstream_wire import askable
 
-CATALOGUE_FRESH_S = 60.0
-LIST_S_MAX = 30.0  # for all pages together
-PAGES_MAX = 200  # a paginator that never ends is cut off here
 HELD_LINKS_MAX = (
     32  # calls that hold a legacy connection alone; a call beyond it is refused as not sent
 )
@@ -131,22 +124,24 @@ class _Upstream:
         self._links: set[Link] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._legacy = True if settings.era == "legacy" else None
+        self._closed = False
         self._failures = 0
         self._not_before = 0.0
         self._listing = asyncio.Lock()
-        self._listed_on: Link | None = None
-        self._listed_at = 0.0
-        self._definitions: list[dict[str, Json]] = []
-        self._header_maps: dict[str, dict[tuple[str, ...], str]] = {}
+        self._catalogue = Catalogue()
 
     async def tools(self) -> list[dict[str, Json]]:
         """The definitions as they came. Raises UpstreamUnavailable."""
         async with self._listing:
             link = await self._open_shared()
-            age_s = time.monotonic() - self._listed_at
-            if link is not self._listed_on or link.tools_changed or age_s > CATALOGUE_FRESH_S:
-                await self._list(link)
-            return self._definitions
+            changed = any(known.tools_changed for known in self._links)
+            if changed or not self._catalogue.is_fresh(link):
+                try:
+                    await self._list_on(link)
+                except Stale:
+                    self.retire(link)
+                    await self._list_on(await self._open_shared())
+            return self._catalogue.definitions
 
     async def lend(self, call: ToolCall) -> Link:
         """See Lender."""
@@ -174,22 +169,27 @@ class _Upstream:
 
     def retire(self, link: Link) -> None:
         """See Lender. It is ended after its last call."""
-        link.retired = link.tools_changed = True
+        link.retired = True
         if link is self._shared:
             self._shared = None
+            if link.users == 0:
+                self._let_go(link)
+        for idle in self._idle:  # what ended the one has most likely ended these
+            self._let_go(idle)
+        self._idle.clear()
 
     def param_headers(self, tool: str, arguments: Mapping[str, Json]) -> Mapping[str, str]:
         """See Lender."""
-        header_map = self._header_maps.get(tool)
-        return mcp_param_headers(header_map, arguments) if header_map else {}
+        return self._catalogue.param_headers(tool, arguments)
 
     async def relist(self) -> None:
         """See Lender."""
-        self._listed_on = None
+        self._catalogue.forget()
         await self.tools()
 
     async def close(self) -> None:
         """End every connection, and wait (bounded) until they are gone."""
+        self._closed = True
         for link in list(self._links):
             self._let_go(link)
         if self._closing:
@@ -224,6 +224,8 @@ class _Upstream:
         return link
 
     def _new(self, capabilities: Mapping[str, Json]) -> Link:
+        if self._closed:
+            raise errors.UpstreamUnavailable(self._settings.name, "Outlast is shutting down")
         wait_s = self._not_before - time.monotonic()
         if wait_s > 0:
             raise errors.UpstreamUnavailable(
@@ -250,60 +252,17 @@ class _Upstream:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    async def _list(self, link: Link) -> None:
-        link.tools_changed = (
-            False  # first: a change that is told while we list makes the list stale
-        )
-        try:
-            async with asyncio.timeout(LIST_S_MAX):
-                found = await _all_pages(link)
-        except TimeoutError:
-            raise errors.UpstreamUnavailable(
-                self._settings.name, f"its tools were not listed within {LIST_S_MAX:g} s"
-            ) from None
-        except MCPError as error:
-            if link.is_over:
-                raise link.unavailable() from error
-            if error.code != METHOD_NOT_FOUND:
-                raise errors.UpstreamUnavailable(self._settings.name, error.message) from error
-            found = []  # a server without tools
-        if link.is_modern and self._settings.url is not None:
-            found = [definition for definition in found if _has_valid_headers(definition)]
-        self._header_maps = {d["name"]: x_mcp_header_map(d.get("inputSchema")) for d in found}
-        self._definitions, self._listed_on, self._listed_at = found, link, time.monotonic()
-
-
-async def _all_pages(link: Link) -> list[dict[str, Json]]:
-    """Every entry with a name; of two with the same name the first."""
-    found: dict[str, dict[str, Json]] = {}
-    cursor: Json = None
-    for _ in range(PAGES_MAX):
-        page = await link.request("tools/list", {} if cursor is None else {"cursor": cursor}, {})
-        entries: list[Any] = page.get("tools") or []
-        for entry in entries:
-            with suppress(KeyError, TypeError):
-                found.setdefault(entry["name"], entry)
-        cursor = page.get("nextCursor")
-        if cursor is None:
-            break
-    else:
-        logger.warning(
-            "upstream %s: its tools have more than %d pages", link.settings.name, PAGES_MAX
-        )
-    return list(found.values())
+    async def _list_on(self, link: Link) -> None:
+        for known in self._links:  # first: a change that is told while we list asks for more
+            known.tools_changed = False
+        await self._catalogue.list_on(link)
 
 
 def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row: not at all after the first, then doubled
-    up to a cap."""
-    return 0.0 if failures < 2 else min(BACKOFF_S_FIRST * 2 ** min(failures - 2, 16), BACKOFF_S_MAX)
-
-
-def _has_valid_headers(definition: dict[str, Json]) -> bool:
-    reason = find_invalid_x_mcp_header(definition.get("inputSchema"))
-    if reason is not None:
-        logger.warning("tool %r is left out: x-mcp-header %s", definition["name"], reason)
-    return reason is None
+    """How long to wait after so many failures in a row: not at all after the first, then longer."""
+    if failures <= 1:
+        return 0.0
+    return min(BACKOFF_S_FIRST * 2.0 ** min(failures - 2, 16), BACKOFF_S_MAX)
 
 
 def _check(settings: UpstreamSettings, *, alone: bool) -> None:

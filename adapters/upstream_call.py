@@ -78,7 +78,7 @@ class UpstreamCall:
         self._cancelling = False
         self._asks: set[asyncio.Future[dict[str, Json]]] = set()
         self._asked = 0
-        # A fresh context: neither the cancellation nor the values of the request that began it belong to the call.
+        # A fresh context: no cancellation and no values of the request that began it.
         self.task = asyncio.create_task(self._run(), context=Context())
         self.task.add_done_callback(lambda _: self._wake.set())
 
@@ -191,7 +191,7 @@ class UpstreamCall:
             self._lender.retire(link)
             raise
         finally:
-            # After a cancel a legacy tool may run on and ask: its connection must not serve another call.
+            # A cancelled legacy tool may run on and ask: no other call may have its connection.
             self._lender.give_back(link, reusable=reusable)
 
     async def _send(self, link: Link) -> CallNews:

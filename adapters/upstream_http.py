@@ -10,6 +10,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextvars import ContextVar
+from http import HTTPStatus
 from typing import Any
 
 import httpx2
@@ -19,7 +20,7 @@ WRITE_S_MAX = 60.0
 EVENT_BYTES_MAX = 64 * 1024 * 1024  # a larger SSE event fails its call; a result comes in one event
 KEPT_CONNECTIONS_MAX = 20
 
-# A tool may be silent for hours, so no read has a time limit; a peer that is gone is found by TCP itself.
+# A tool may be silent for hours, so no read has a time limit; TCP finds a peer that is gone.
 _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
     (socket.IPPROTO_TCP, getattr(socket, name), value)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -31,7 +32,7 @@ class Fate:
     """What became of the HTTP exchange of one call. `lost` is the reason why no answer can come
     any more."""
 
-    def __init__(self, on_sent: Callable[[], None]) -> None:
+    def __init__(self, on_sent: Callable[[], None] = lambda: None) -> None:
         self.sent = False
         self.lost: str | None = None
         self.session_gone = False
@@ -51,7 +52,7 @@ class Fate:
 
 
 FATE: ContextVar[Fate | None] = ContextVar("outlast_http_fate", default=None)
-"""The call on whose behalf HTTP is spoken. The SDK's streams carry the context of whoever sends a message."""
+"""The call for which HTTP is spoken; the SDK's streams carry the context of who sends."""
 
 
 def http_client(headers: Mapping[str, str] | None) -> httpx2.AsyncClient:
@@ -84,6 +85,7 @@ class _Watched(httpx2.AsyncBaseTransport):
         if fate is None or not _is_call(request):
             return await self._inner.handle_async_request(request)
         request.extensions = {**request.extensions, "trace": fate.trace}
+        fate.lost = None  # after a redirect, or an earlier question of the handshake
         try:
             response = await self._inner.handle_async_request(request)
             return await _note(response, request, fate)
@@ -97,17 +99,14 @@ class _Watched(httpx2.AsyncBaseTransport):
 
 async def _note(response: httpx2.Response, request: httpx2.Request, fate: Fate) -> httpx2.Response:
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if response.status_code == 404 and "mcp-session-id" in request.headers:
-        fate.session_gone = True
-    elif response.status_code >= 300 and kind != "application/json":
-        fate.lost = f"HTTP {response.status_code}"
     if kind == "application/json":
-        await (
-            response.aread()
-        )  # read here, where a cut body is this call's failure and not the session's
-    elif kind == "text/event-stream":
-        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        await response.aread()  # here, where a cut body fails this call and not the session
+    elif isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _WatchedStream(response.stream, fate)
+    if response.status_code == HTTPStatus.NOT_FOUND and "mcp-session-id" in request.headers:
+        fate.session_gone = True
+    elif not response.is_success and not (kind == "application/json" and _is_answer(response)):
+        fate.lost = f"HTTP {response.status_code}"
     return response
 
 
@@ -129,6 +128,15 @@ class _WatchedStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _is_answer(response: httpx2.Response) -> bool:
+    """True for a JSON-RPC error in the body; a gateway's own JSON is none."""
+    try:
+        body: Any = response.json()
+    except ValueError:
+        return False
+    return isinstance(body, dict) and "jsonrpc" in body
 
 
 def _is_call(request: httpx2.Request) -> bool:

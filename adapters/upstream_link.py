@@ -47,7 +47,7 @@ from pydantic import ValidationError
 
 from ..domain import errors
 from ..domain.events import Json
-from .upstream_http import EVENT_BYTES_MAX, http_client
+from .upstream_http import EVENT_BYTES_MAX, FATE, Fate, http_client
 from .upstream_wire import Dispatcher, WatchedRead
 
 OPEN_S_MAX = 30.0  # spawning or connecting, and the handshake; the connection has failed after it
@@ -171,16 +171,18 @@ class Link:
             await asyncio.wait({task}, timeout=CLOSE_S_MAX)
 
     async def _run(self) -> None:
+        fate = Fate()
+        FATE.set(fate)
         try:
             async with AsyncExitStack() as stack:
-                # Not anyio's `fail_after`: what is entered on the stack outlives this block, scopes may not.
+                # Not `fail_after`: what the stack enters outlives this block, scopes may not.
                 async with asyncio.timeout(OPEN_S_MAX):
                     await self._open(stack)
                 self.opened_at = time.monotonic()
                 self._opened.set_result(None)
                 await self._end.wait()
         except Exception as error:
-            self._reason = self._reason or _plain(error)
+            self._reason = fate.lost or _plain(error)
             logger.debug("upstream %s: the connection failed", self.settings.name, exc_info=True)
         finally:
             self._lose()
@@ -219,7 +221,7 @@ class Link:
                 env=dict(settings.env or {}),
                 cwd=settings.cwd,
             )
-            # The child's own words go to the error output of this process, whatever has replaced `sys.stderr`.
+            # To the error output of this process, whatever has replaced `sys.stderr`.
             transport = stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
         else:
             client = await stack.enter_async_context(http_client(settings.headers))
@@ -243,7 +245,7 @@ class Link:
         try:
             await self._initialize()
         except MCPError as error:
-            # A server that starts slowly may have taken the question that we gave up on, and be modern by now.
+            # One that starts slowly may have taken the question we gave up on: it is modern.
             if error.code != UNSUPPORTED_PROTOCOL_VERSION:
                 raise
             await self._session.discover()

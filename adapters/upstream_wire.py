@@ -47,6 +47,8 @@ class Dispatcher(JSONRPCDispatcher[TransportContext]):
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
     ) -> None:
+        """See JSONRPCDispatcher."""
+
         async def route(
             context: DispatchContext[TransportContext],
             method: str,
@@ -73,6 +75,7 @@ class WatchedRead:
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
+        """The next item."""
         try:
             return cast("SessionMessage | Exception", await self._inner.receive())
         except (anyio.EndOfStream, anyio.ClosedResourceError):
@@ -80,6 +83,7 @@ class WatchedRead:
             raise
 
     async def aclose(self) -> None:
+        """Close the stream."""
         await self._inner.aclose()
 
     def __aiter__(self) -> Self:
@@ -152,10 +156,12 @@ def declares(capabilities: Mapping[str, Json], method: str, params: Mapping[str,
 
 
 def trace_of(call: ToolCall) -> dict[str, str]:
+    """The trace context of the call, as `_meta` and OpenTelemetry carry it."""
     return {key: value for key, value in (call.trace or {}).items() if key in TRACE_KEYS}
 
 
 def call_params(call: ToolCall, *, modern: bool) -> dict[str, Json]:
+    """The parameters of `tools/call`. Answers and state mean something to a modern server only."""
     params: dict[str, Json] = {"name": call.tool, "arguments": dict(call.arguments)}
     if modern and call.answers is not None:
         params["inputResponses"] = dict(call.answers)

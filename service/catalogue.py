@@ -1,14 +1,13 @@
 """The tools that clients see, and whether a call's arguments fit their schema."""
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from jsonschema import Draft202012Validator
 from jsonschema import exceptions as schema_errors
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
-from jsonschema import Draft202012Validator
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -34,16 +33,15 @@ class Catalogue:
         raise errors.InvalidCall(f"Unknown tool: {name}")
 
     async def page(self, cursor: Any) -> tuple[Sequence[Mapping[str, Any]], str | None]:
-        """Definitions in the order of their names, and the cursor of the next page.
+        """Definitions in the upstreams' own order, and the cursor of the next page.
 
-        The cursor holds the last name, so a page neither repeats nor skips what stays in the list.
-        Raises InvalidCall for a cursor that we did not make.
+        The cursor holds the last name of its page. Raises InvalidCall for one that we did not make
+        and for one whose tool is gone: the client lists again from the start.
         """
-        after = _after(cursor)
-        tools = sorted(await self._upstreams.tools(), key=lambda tool: tool.name)
-        rest = [tool for tool in tools if tool.name > after]
-        page = rest[:PAGE_SIZE]
-        more = len(rest) > PAGE_SIZE
+        tools = await self._upstreams.tools()
+        first = _place_after(cursor, [tool.name for tool in tools])
+        page = tools[first : first + PAGE_SIZE]
+        more = len(tools) > first + PAGE_SIZE
         return [tool.definition for tool in page], _cursor(page[-1].name) if more else None
 
     def accepts(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
@@ -84,10 +82,10 @@ def _cursor(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def _after(cursor: Any) -> str:
+def _place_after(cursor: Any, names: Sequence[str]) -> int:
     if cursor is None:
-        return ""
+        return 0
     try:
-        return base64.b64decode(cursor, altchars=b"-_", validate=True).decode()
-    except (TypeError, ValueError, binascii.Error):
+        return names.index(base64.b64decode(cursor, altchars=b"-_", validate=True).decode()) + 1
+    except (TypeError, ValueError):  # not a string, not base64, not UTF-8, or no such tool
         raise errors.InvalidCall("The cursor is not valid") from None

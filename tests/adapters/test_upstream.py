@@ -8,15 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import anyio.to_thread
+import anyio.lowlevel
 import pytest
 
+from outlast.adapters import upstream_link
 from outlast.adapters.upstream import McpUpstreams, UpstreamSettings, backoff_s
 from outlast.domain import errors
 from outlast.domain.ports import (
@@ -63,20 +64,26 @@ def http_server(server: str, port: int, *flags: str) -> Iterator[subprocess.Pope
         process.wait()
 
 
-async def until_it_listens(port: int) -> None:
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     with anyio.fail_after(WAIT_S):
-        while True:
-            try:
-                stream = await anyio.connect_tcp("127.0.0.1", port)
-                return await stream.aclose()
-            except OSError:
-                await anyio.sleep(0.02)
+        # Another process can set no event of ours: look again.
+        while not await condition():  # noqa: ASYNC110 - see above
+            await anyio.sleep(0.02)  # noqa: TID251 - see above
+
+
+async def until_it_listens(port: int) -> None:
+    async def listens() -> bool:
+        try:
+            await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+        except OSError:
+            return False
+        return True
+
+    await until(listens)
 
 
 async def until_it_exists(path: Path) -> None:
-    with anyio.fail_after(WAIT_S):
-        while not path.exists():
-            await anyio.sleep(0.01)
+    await until(anyio.Path(path).exists)
 
 
 def is_alive(pid: int) -> bool:
@@ -98,11 +105,13 @@ def http_ports() -> Iterator[Mapping[str, int]]:
 @asynccontextmanager
 async def reached(way: str, server: str, ports: Mapping[str, int]) -> AsyncIterator[McpUpstreams]:
     transport, era = way.split("-")
-    assert era == "modern" or era == "legacy"
+    eras: dict[str, Era] = {"modern": "modern", "legacy": "legacy"}
     settings = stdio(server, *(["--legacy"] if era == "legacy" else []))
     if transport == "http":
         await until_it_listens(ports[server])
-        settings = UpstreamSettings(server, url=f"http://127.0.0.1:{ports[server]}/mcp", era=era)
+        settings = UpstreamSettings(
+            server, url=f"http://127.0.0.1:{ports[server]}/mcp", era=eras[era]
+        )
     async with McpUpstreams([settings]) as upstreams:
         yield upstreams
 
@@ -164,6 +173,14 @@ async def outcome(upstreams: McpUpstreams, tool: str, *args: Any, **more: Any) -
 def text(news: CallNews) -> str:
     assert isinstance(news, Returned)
     return news.result["content"][0]["text"]
+
+
+async def lists(upstreams: McpUpstreams, tool: str) -> bool:
+    return tool in {known.name for known in await upstreams.tools()}
+
+
+async def lists_only(upstreams: McpUpstreams, upstream: str) -> bool:
+    return {known.upstream for known in await upstreams.tools()} == {upstream}
 
 
 class TestWhatComesBack:
@@ -264,10 +281,12 @@ class TestNews:
             assert [text(news) for news in await hear(running)] == ["yes"]
 
     async def test_a_call_outlives_the_scope_that_began_it(self, everyday: McpUpstreams) -> None:
+        begun: list[RunningCall] = []
         with anyio.CancelScope() as request:
-            running = await begin(everyday, "steps", {"count": 3})
+            begun.append(await begin(everyday, "steps", {"count": 3}))
             request.cancel()
-        assert text((await hear(running))[-1]) == "done"
+            await anyio.lowlevel.checkpoint()
+        assert text((await hear(begun[0]))[-1]) == "done"
 
 
 class TestModernLegs:
@@ -419,8 +438,11 @@ class TestCancel:
 
 
 class TestLoss:
-    @pytest.mark.parametrize("flags", [[], ["--legacy"]], ids=["modern", "legacy"])
-    @pytest.mark.parametrize("capabilities", [{}, FORM], ids=["mute", "asking"])
+    @pytest.mark.parametrize(
+        ("flags", "capabilities"),
+        [([], FORM), (["--legacy"], {}), (["--legacy"], FORM)],
+        ids=["modern", "legacy-shared", "legacy-held"],
+    )
     async def test_a_killed_child_fails_its_call_and_the_next_call_has_a_new_child(
         self, flags: list[str], capabilities: Mapping[str, Any], tmp_path: Path
     ) -> None:
@@ -433,8 +455,11 @@ class TestLoss:
                 await hear(running)
             assert int(text(await outcome(upstreams, "pid", {}, capabilities))) != pid
 
-    @pytest.mark.parametrize("era", ["modern", "legacy"])
-    @pytest.mark.parametrize("capabilities", [{}, FORM], ids=["mute", "asking"])
+    @pytest.mark.parametrize(
+        ("era", "capabilities"),
+        [("modern", FORM), ("legacy", {}), ("legacy", FORM)],
+        ids=["modern", "legacy-shared", "legacy-held"],
+    )
     async def test_a_killed_http_server_fails_its_call_and_serves_again_when_it_is_back(
         self, era: Era, capabilities: Mapping[str, Any], tmp_path: Path
     ) -> None:
@@ -454,8 +479,11 @@ class TestLoss:
                 await until_it_listens(port)
                 assert text(await outcome(upstreams, "pid", {}, capabilities)).isdigit()
 
-    @pytest.mark.parametrize("era", ["modern", "legacy"])
-    @pytest.mark.parametrize("capabilities", [{}, FORM], ids=["mute", "asking"])
+    @pytest.mark.parametrize(
+        ("era", "capabilities"),
+        [("modern", FORM), ("legacy", {}), ("legacy", FORM)],
+        ids=["modern", "legacy-shared", "legacy-held"],
+    )
     async def test_an_http_server_that_was_restarted_between_two_calls_is_not_noticed(
         self, era: Era, capabilities: Mapping[str, Any]
     ) -> None:
@@ -493,6 +521,23 @@ class TestLoss:
                     await begin(upstreams, "pid", upstream="none")
                 reasons.append(caught.value.reason)
         assert ["next attempt" in reason for reason in reasons] == [False, False, True]
+
+    async def test_a_server_that_never_speaks_is_given_up(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(upstream_link, "OPEN_S_MAX", 0.3)
+        command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+        async with McpUpstreams([UpstreamSettings("mute", command=command)]) as upstreams:
+            with pytest.raises(errors.UpstreamUnavailable, match="no answer within"):
+                await begin(upstreams, "pid", upstream="mute")
+
+    @pytest.mark.parametrize("body", [b"<html>", b'{"detail": "no"}'])
+    async def test_a_gateway_that_answers_for_the_server_is_told_from_it(self, body: bytes) -> None:
+        async with answering(b"503 Service Unavailable", body) as port:
+            settings = UpstreamSettings("everyday", url=f"http://127.0.0.1:{port}/mcp")
+            async with McpUpstreams([settings]) as upstreams:
+                with pytest.raises(errors.UpstreamUnavailable, match="HTTP 503"):
+                    await begin(upstreams, "pid")
 
     def test_the_back_off_doubles_up_to_its_cap(self) -> None:
         assert [backoff_s(n) for n in range(6)] == [0, 0, 0.5, 1, 2, 4]
@@ -546,9 +591,7 @@ class TestCatalogue:
             async with McpUpstreams([stdio("everyday", *flags)]) as upstreams:
                 assert "grown" not in {tool.name for tool in await upstreams.tools()}
                 await outcome(upstreams, "grow")
-                with anyio.fail_after(WAIT_S):
-                    while "grown" not in {tool.name for tool in await upstreams.tools()}:
-                        await anyio.sleep(0.01)
+                await until(lambda: lists(upstreams, "grown"))
 
     async def test_a_dead_upstream_leaves_the_catalogue(self) -> None:
         port = free_port()
@@ -557,9 +600,7 @@ class TestCatalogue:
             with http_server("everyday", port):
                 await until_it_listens(port)
                 assert len({tool.upstream for tool in await upstreams.tools()}) == 2
-            with anyio.fail_after(WAIT_S):
-                while {tool.upstream for tool in await upstreams.tools()} != {"asking"}:
-                    await anyio.sleep(0.05)
+            await until(lambda: lists_only(upstreams, "asking"))
 
     async def test_an_argument_is_mirrored_into_its_header_without_a_listing_before(
         self, http_ports: Mapping[str, int]
@@ -623,8 +664,26 @@ class TestConnections:
             await begin(upstreams, "pid")
 
 
+@asynccontextmanager
+async def answering(status: bytes, body: bytes) -> AsyncIterator[int]:
+    """An HTTP server that says the same to everyone; yields its port."""
+    kind = b"application/json" if body.startswith(b"{") else b"text/html"
+    head = b"HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head % (status, kind, len(body)) + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
 class Gateway:
     """A TCP gateway that can be told to take no new connection and to cut the old ones."""
+
+    _server: asyncio.Server
 
     def __init__(self, target: int) -> None:
         self.port = 0

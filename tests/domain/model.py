@@ -11,10 +11,8 @@ only repeats them), and progress, which changes nothing that a rule reads.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
-from typing import NamedTuple
 
 from outlast.domain import decisions, errors, events
 from outlast.domain.decisions import Events
@@ -22,6 +20,18 @@ from outlast.domain.queueing import Queueing, queueing
 from outlast.domain.task import Task, evolve
 from outlast.tests.domain import invariants
 from outlast.tests.domain.given import DEPLOY, ERROR, REGION, RESULT, YES, after, at, opened
+from outlast.tests.domain.model_states import (
+    By,
+    Decided,
+    Found,
+    Report,
+    Row,
+    State,
+    Step,
+    Tool,
+    Worker,
+    with_worker,
+)
 
 TTL_MS = 60_000
 EARLY, LATE = at(1), at(61)
@@ -34,115 +44,6 @@ QueueingRule = Callable[[Task | None, Task], Queueing]
 
 class Violation(AssertionError):
     """A rule was broken; the message tells the steps that led there."""
-
-
-class By(StrEnum):
-    """Who takes a step. Progress may count on the system, wait for the client, and need no luck."""
-
-    SYSTEM = "system"
-    CLIENT = "client"
-    FAULT = "fault"
-    LUCK = "luck"
-
-
-class Worker(NamedTuple):
-    """What a worker believes. `attempt` is the one it runs, or the one that ran at its claim."""
-
-    phase: str = "idle"  # idle, claimed, started, running, waiting
-    attempt: int = 0
-    asked: int = 0
-    stalled: bool = False
-
-
-class Row(NamedTuple):
-    """The run-queue row; `holder` None for a free one."""
-
-    holder: int | None = None
-    expired: bool = False
-
-
-class State(NamedTuple):
-    """`task` is a number of the model's; `sends` counts an unsafe tool's calls from its start."""
-
-    task: int
-    late: bool
-    row: Row | None
-    workers: tuple[Worker, Worker]
-    faults: int
-    sends: int
-
-
-class Step(NamedTuple):
-    """A state that is one step away."""
-
-    label: str
-    by: By
-    state: State
-
-
-class Decided(NamedTuple):
-    """What a wish led to; kept, since the same wish meets the same task in thousands of states."""
-
-    events: Events
-    task: int
-    queueing: Queueing
-
-
-@dataclass(frozen=True)
-class Tool:
-    """What the tool may do: ask mid-call or end legs, and whether it may be run twice.
-
-    With `opens_running` the call was under way before it became a task.
-    """
-
-    holds: bool
-    is_safe: bool
-    opens_running: bool = False
-
-
-class Report(NamedTuple):
-    """What there was to find."""
-
-    states: int
-    transitions: int
-    tasks: int
-    endings: set[str]
-
-
-@dataclass
-class Found:
-    """The states, numbered as they were discovered; `into` has the steps that lead to each."""
-
-    states: list[State] = field(default_factory=list)
-    into: dict[int, list[tuple[int, By]]] = field(default_factory=dict)
-    _numbers: dict[State, int] = field(default_factory=dict)
-    _came_from: list[tuple[int, str] | None] = field(default_factory=list)
-
-    def add(self, state: State, came_from: tuple[int, str] | None) -> int:
-        """The number of this state, a new one if it was not seen before."""
-        number = self._numbers.setdefault(state, len(self.states))
-        if number == len(self.states):
-            self.states.append(state)
-            self._came_from.append(came_from)
-        return number
-
-    def path(self, number: int) -> list[str]:
-        """A shortest way there."""
-        labels: list[str] = []
-        while step := self._came_from[number]:
-            number, label = step
-            labels.append(label)
-        return labels[::-1]
-
-    def reaching(self, goal: set[int], by: set[By]) -> set[int]:
-        """Every state from which steps by these alone lead to the goal."""
-        reached, waiting = set(goal), list(goal)
-        while waiting:
-            for number, who in self.into.get(waiting.pop(), []):
-                if who in by and number not in reached:
-                    reached.add(number)
-                    waiting.append(number)
-        return reached
 
 
 class Model:
@@ -208,7 +109,7 @@ class Model:
             assert one.answer is None or one.answer == two.answer, "an answer was lost"
         invariants.hold(invariants.OF_A_STATE, (), moved)
 
-    def _check_that_all_can_end(self, found: "Found") -> None:
+    def _check_that_all_can_end(self, found: Found) -> None:
         everything = range(len(found.states))
         tasks = [self.tasks[state.task] for state in found.states]
         ended = {number for number in everything if tasks[number].status.is_terminal}
@@ -232,8 +133,8 @@ class Model:
         for number, worker in enumerate(state.workers):
             if worker.stalled:
                 awake = worker._replace(stalled=False)
-                yield Step(f"{number} wakes", By.LUCK, _with(state, number, awake))
-                yield Step(f"{number} is replaced", By.SYSTEM, _with(state, number, Worker()))
+                yield Step(f"{number} wakes", By.LUCK, with_worker(state, number, awake))
+                yield Step(f"{number} is replaced", By.SYSTEM, with_worker(state, number, Worker()))
             elif worker.phase == "idle":
                 yield from self._claim(state, number)
             elif worker.phase == "claimed":
@@ -245,8 +146,8 @@ class Model:
             if state.faults and worker.phase != "idle" and not worker.stalled:
                 harmed = state._replace(faults=state.faults - 1)
                 stalled = worker._replace(stalled=True)
-                yield Step(f"{number} crashes", By.FAULT, _with(harmed, number, Worker()))
-                yield Step(f"{number} stalls", By.FAULT, _with(harmed, number, stalled))
+                yield Step(f"{number} crashes", By.FAULT, with_worker(harmed, number, Worker()))
+                yield Step(f"{number} stalls", By.FAULT, with_worker(harmed, number, stalled))
 
     def _client(self, state: State) -> Iterator[Step]:
         """Any key may be answered at any time, again and too late, alone or with all others."""
@@ -278,7 +179,7 @@ class Model:
         if row and (row.holder is None or row.expired):
             claimed = Worker("claimed", task.attempt if task.is_running else 0)
             taken = state._replace(row=Row(number))
-            yield Step(f"{number} claims", By.SYSTEM, _with(taken, number, claimed))
+            yield Step(f"{number} claims", By.SYSTEM, with_worker(taken, number, claimed))
 
     def _begin(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
         task, seen = self.tasks[state.task], worker.attempt
@@ -302,13 +203,13 @@ class Model:
             )
         else:
             free = state._replace(row=Row()) if state.row and state.row.holder == number else state
-            yield Step(f"{number} lets go", By.SYSTEM, _with(free, number, Worker()))
+            yield Step(f"{number} lets go", By.SYSTEM, with_worker(free, number, Worker()))
 
     def _send(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
         afresh = not (self.tool.is_safe or self.tasks[state.task].has_checkpoint)
         sent = state._replace(sends=state.sends + afresh)
         running = worker._replace(phase="running")
-        yield Step(f"{number} sends the call", By.SYSTEM, _with(sent, number, running))
+        yield Step(f"{number} sends the call", By.SYSTEM, with_worker(sent, number, running))
         if state.faults:
             n = worker.attempt
             yield from self._report(
@@ -353,26 +254,31 @@ class Model:
         if turn >= QUESTIONS_MAX:
             return
         label = f"ask {n} for the {turn + 1}. time"
-        decide: Decide = lambda t, now: decisions.ask(t, n, DEPLOY, turn, now)  # noqa: E731
+
+        def decide(task: Task, now: datetime) -> Events:
+            return decisions.ask(task, n, DEPLOY, turn, now)
+
         decided = self._decide(state, label, decide)
         if decided and decided.events:
             assert len(task.questions) == turn, "what was asked before the crash is asked again"
         if task.cancel_requested and decided is None and task.attempt == n and task.is_running:
             refused = worker._replace(asked=turn + 1)
-            yield Step(f"{number} refuses to ask", By.SYSTEM, _with(state, number, refused))
+            yield Step(f"{number} refuses to ask", By.SYSTEM, with_worker(state, number, refused))
             return
         yield from self._report(state, number, label, decide, worker._replace(phase="waiting"))
 
     def _hear(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
         task = self.tasks[state.task]
         if not task.is_running or task.attempt != worker.attempt:
-            yield Step(f"{number} learns it is stale", By.SYSTEM, _with(state, number, Worker()))
+            yield Step(
+                f"{number} learns it is stale", By.SYSTEM, with_worker(state, number, Worker())
+            )
             return
         question = decisions.asked(task, DEPLOY, worker.asked)
         assert question is not None, "a worker waits for a question that nobody was asked"
         if not question.is_outstanding:
             heard = worker._replace(phase="running", asked=worker.asked + 1)
-            yield Step(f"{number} hears the answer", By.SYSTEM, _with(state, number, heard))
+            yield Step(f"{number} hears the answer", By.SYSTEM, with_worker(state, number, heard))
 
     def _legs(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
         n, task = worker.attempt, self.tasks[state.task]
@@ -407,10 +313,10 @@ class Model:
         """A worker's wish: refused, acknowledged, or recorded and the worker does not know."""
         decided = self._decide(state, label, decide)
         if decided is None:
-            yield Step(f"{number}: {label}: refused", by, _with(state, number, Worker()))
+            yield Step(f"{number}: {label}: refused", by, with_worker(state, number, Worker()))
             return
         told = self._append(state, decided)
-        yield Step(f"{number}: {label}", by, _with(told, number, then))
+        yield Step(f"{number}: {label}", by, with_worker(told, number, then))
         if decided.events and state.faults and by is By.SYSTEM:
             unknown = told._replace(faults=state.faults - 1)
             yield Step(f"{number}: {label}: reply lost", By.FAULT, unknown)
@@ -456,8 +362,3 @@ class Model:
         if row and row.holder is not None:
             row = row._replace(holder=1 - row.holder)
         return step._replace(state=step.state._replace(row=row, workers=(two, one)))
-
-
-def _with(state: State, number: int, worker: Worker) -> State:
-    one, two = state.workers
-    return state._replace(workers=(worker, two) if number == 0 else (one, worker))

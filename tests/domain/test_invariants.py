@@ -223,90 +223,99 @@ def test_a_stream_near_its_cap_breaks_no_invariant(monkeypatch: pytest.MonkeyPat
     run_state_machine_as_test(AnyWishInAnyOrder, settings=LIMITS)
 
 
-def _history(*new: Events) -> list[TaskEvent]:
-    return [event for some in new for event in some]
+_TASK = opened(rerun_is_safe=False)
+_BORN: Events = (_TASK.opened,)
+_START = starts()(_TASK)
+_RUNNING = evolve(_TASK, _START[0])
+_DONE = completes()(_RUNNING)
+_ASKED = asks(ASKS[0])(_RUNNING)
 
 
-def _broken() -> dict[str, tuple[invariants.Invariant, list[TaskEvent]]]:
-    """For each invariant that a decider could break, a history in which it did."""
-    task = opened(rerun_is_safe=False)
-    born: Events = (task.opened,)
-    start = starts()(task)
-    run = evolve(task, start[0])
-    done = completes()(run)
-    asked = asks(ASKS[0])(run)
-    request = asked[1]
-    assert isinstance(request, events.InputRequested)
-    reply = events.InputReceived(task.id, 5, run.updated_at, {"in-1": RESULT})
-    again = events.WorkStarted(task.id, 4, run.updated_at, 2, "worker-a")
-    lost = events.WorkLost(task.id, 3, run.updated_at, 1, "gone")
-    parked_cancel = events.CancelRequested(task.id, 2, task.updated_at)
-    earlier = replace(done[0], at="2000-01-01T00:00:00.000Z")
-    shorter = events.TtlChanged(task.id, 2, task.updated_at, 1)
-    leak = replace(start[0], worker="working")
-    return {
-        "a gap": (invariants.versions_count_from_one, _history(born, done)),
-        "an event after the end": (
-            invariants.a_terminal_event_is_the_only_one_and_the_last,
-            _history(born, start, done, start),
-        ),
-        "two ends": (
-            invariants.a_terminal_event_is_the_only_one_and_the_last,
-            _history(born, start, done, done),
-        ),
-        "two attempts at once": (
-            invariants.one_attempt_runs_at_a_time_and_attempts_count_up,
-            _history(born, start, start),
-        ),
-        "a stale report": (
-            invariants.only_the_running_attempt_reports,
-            _history(born, start, (lost,), asked),
-        ),
-        "a result without an attempt": (
-            invariants.only_the_running_attempt_reports,
-            _history(born, done),
-        ),
-        "a key used twice": (invariants.keys_are_minted_once, _history(born, start, asked, asked)),
-        "two answers": (
-            invariants.a_key_is_answered_once_and_only_while_it_waits,
-            _history(born, start, asked, (reply, reply)),
-        ),
-        "a clock that ran back": (
-            invariants.time_does_not_run_backwards,
-            _history(born, start, (earlier,)),
-        ),
-        "a shorter time to live": (
-            invariants.the_time_to_live_only_grows,
-            _history(born, (shorter,)),
-        ),
-        "a question after a cancel": (
-            invariants.nothing_is_asked_once_a_stop_is_wanted,
-            _history(born, start, (parked_cancel,), asked),
-        ),
-        "a cancelled task that waits": (
-            invariants.nothing_is_asked_once_a_stop_is_wanted,
-            _history(born, (parked_cancel,)),
-        ),
-        "an unsafe second start": (
-            invariants.an_unsafe_tool_starts_once_without_a_checkpoint,
-            _history(born, start, (lost, again)),
-        ),
-        "a secret on the wire": (
-            invariants.the_wire_form_keeps_our_secrets,
-            _history(born, (leak,)),
-        ),
-        "a value that JSON changes": (
-            invariants.a_stored_history_is_the_same_history,
-            _history((replace(task.opened, arguments={"pair": (1, 2)}),)),
-        ),
-    }
+def _next(kind: type[TaskEvent], *fields: Any) -> Events:
+    """An event that no decider would have let happen there."""
+    return (kind(_TASK.id, 2, _RUNNING.updated_at, *fields),)
 
 
-@pytest.mark.parametrize(("broken", "history"), _broken().values(), ids=_broken())
+_LOST = _next(events.WorkLost, 1, "gone")
+_CANCEL = _next(events.CancelRequested)
+_REPLY = _next(events.InputReceived, {"in-1": RESULT})
+_CASES: list[tuple[str, invariants.Invariant, tuple[Events, ...]]] = [
+    ("a gap", invariants.versions_count_from_one, (_BORN, _DONE)),
+    (
+        "more after the end",
+        invariants.a_terminal_event_is_the_only_one_and_the_last,
+        (_BORN, _START, _DONE, _START),
+    ),
+    (
+        "two ends",
+        invariants.a_terminal_event_is_the_only_one_and_the_last,
+        (_BORN, _START, _DONE, _DONE),
+    ),
+    (
+        "two attempts at once",
+        invariants.one_attempt_runs_at_a_time_and_attempts_count_up,
+        (_BORN, _START, _START),
+    ),
+    ("a stale report", invariants.only_the_running_attempt_reports, (_BORN, _START, _LOST, _ASKED)),
+    ("a result of nobody", invariants.only_the_running_attempt_reports, (_BORN, _DONE)),
+    (
+        "a running task that expired",
+        invariants.only_the_running_attempt_reports,
+        (_BORN, _START, _next(events.TaskExpired, 1, ERROR)),
+    ),
+    ("a key used twice", invariants.keys_are_minted_once, (_BORN, _START, _ASKED, _ASKED)),
+    (
+        "two answers",
+        invariants.a_key_is_answered_once_and_only_while_it_waits,
+        (_BORN, _START, _ASKED, _REPLY, _REPLY),
+    ),
+    ("a clock that ran back", invariants.time_does_not_run_backwards, (_START, _BORN)),
+    (
+        "a shorter time to live",
+        invariants.the_time_to_live_only_grows,
+        (_BORN, _next(events.TtlChanged, 1)),
+    ),
+    (
+        "a question after a cancel",
+        invariants.nothing_is_asked_once_a_stop_is_wanted,
+        (_BORN, _START, _CANCEL, _ASKED),
+    ),
+    (
+        "a cancelled task that waits",
+        invariants.nothing_is_asked_once_a_stop_is_wanted,
+        (_BORN, _CANCEL),
+    ),
+    (
+        "an unsafe second start",
+        invariants.an_unsafe_tool_starts_once_without_a_checkpoint,
+        (_BORN, _START, _LOST, _next(events.WorkStarted, 2, "worker-a")),
+    ),
+    (
+        "a secret on the wire",
+        invariants.the_wire_form_keeps_our_secrets,
+        (_BORN, _next(events.WorkStarted, 1, "working")),
+    ),
+    (
+        "a value that JSON changes",
+        invariants.a_stored_history_is_the_same_history,
+        ((replace(_TASK.opened, arguments={"pair": (1, 2)}),),),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("broken", "steps"), [case[1:] for case in _CASES], ids=[case[0] for case in _CASES]
+)
 def test_an_invariant_names_the_history_that_breaks_it(
-    broken: invariants.Invariant, history: list[TaskEvent]
+    broken: invariants.Invariant, steps: tuple[Events, ...]
 ) -> None:
-    task = fold(history)
-    assert task is not None
+    history = [event for some in steps for event in some]
     with pytest.raises(AssertionError):
-        broken(history, task)
+        broken(history, _folded(history))
+
+
+def _folded(history: list[TaskEvent]) -> Task:
+    """The task, even after a history that does not begin at its beginning."""
+    task = fold(history) if isinstance(history[0], events.TaskOpened) else _TASK
+    assert task is not None
+    return task

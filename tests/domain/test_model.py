@@ -22,7 +22,8 @@ from outlast.domain.events import Json
 from outlast.domain.queueing import Queueing, queueing
 from outlast.domain.task import Task, TaskStatus
 from outlast.tests.domain.given import NO
-from outlast.tests.domain.model import Model, Tool, Violation
+from outlast.tests.domain.model import Model, Violation
+from outlast.tests.domain.model_states import Tool
 
 FAULTS = 3
 TOOLS = {

@@ -1,16 +1,14 @@
 """An MCP server whose tools ask the client, written with the official SDK only.
 
+    confirm(question)      one form elicitation (modern key `confirm`): "yes", "no", or the action
+    two_questions()        modern only: elicitations `first` and `second` in one leg, with a state
+    checkpoint()           modern only: a leg with a state alone, then the state that came back
+    capital(country)       one sampling request (modern key `draft`)
+    folders()              one roots request (modern key `roots`)
+    patient(question)      as `confirm`; a refusal of the client is told as "refused CODE"
+
 On a modern connection they end a leg with an InputRequiredResult; on a legacy one they send a
-request and wait.
-
-    confirm(question)      one form elicitation under the key `confirm`; "yes" or "no", or the action if not accepted
-    two_questions()        modern only: two elicitations, `first` and `second`, in one leg, with a state
-    checkpoint()           modern only: a leg with a state and no question, then the state that came back
-    capital(country)       one sampling request under the key `draft`
-    folders()              one roots request under the key `roots`
-    patient(question)      as `confirm`, but a refusal of the client (a JSON-RPC error) is told as "refused CODE"
-
-`serving.py` has the flags.
+request and wait. `serving.py` has the flags.
 """
 
 from typing import Any
@@ -129,7 +127,8 @@ async def capital(country: str, ctx: Context) -> str | InputRequiredResult:
         draft = await ctx.session.create_message(
             **sampling(country), related_request_id=ctx.request_id
         )
-    assert isinstance(draft, CreateMessageResult) and isinstance(draft.content, TextContent)
+    assert isinstance(draft, CreateMessageResult)
+    assert isinstance(draft.content, TextContent)
     return draft.content.text
 
 

@@ -1,19 +1,19 @@
 """An ordinary MCP server, written with the official SDK only, whose tools ask for nothing.
 
-    add(a, b)              structured result {"result": a + b}
-    who_asks()             what the request's `_meta` and the client's capabilities are, as the server sees them
-    pid()                  the server's process id
-    steps(count)           progress 1..count of count, each with the message "step N"
-    grumble()              a result with isError
-    fault()                JSON-RPC error -32050 "no such thing" with data {"thing": 7}
-    closed_code()          JSON-RPC error -32000, the code that the SDK also uses for a closed connection
-    strange()              a result with fields that no specification knows
-    region(region)         its argument is mirrored into the header Mcp-Param-Region
-    hold(folder)           writes `folder`/started, never returns by itself, and writes `folder`/stopped when cancelled
-    noisy()                writes a line to stderr
-    grow()                 adds the tool `grown` and says that the tools have changed
+    add(a, b)        structured result {"result": a + b}
+    who_asks()       the request's `_meta` and the client's capabilities, as the server sees them
+    pid()            the server's process id
+    steps(count)     progress 1..count of count, each with the message "step N"
+    grumble()        a result with isError
+    fault()          JSON-RPC error -32050 "no such thing" with data {"thing": 7}
+    closed_code()    JSON-RPC error -32000, which the SDK also uses for a closed connection
+    strange()        a result with fields that no specification knows
+    region(region)   its argument is mirrored into the header Mcp-Param-Region
+    hold(folder)     writes `folder`/started, never ends by itself; `folder`/stopped when cancelled
+    noisy()          writes a line to stderr
+    grow()           adds the tool `grown` and says that the tools have changed
 
-`serving.py` has the flags.
+Every entry of its `tools/list` has an `x-unknown` field. `serving.py` has the flags.
 """
 
 import json
@@ -32,13 +32,13 @@ from pydantic import Field
 from serving import STATE_SECURITY, Context as RequestContext, run
 
 
-async def strangely(context: RequestContext, call_next: CallNext) -> HandlerResult:
+async def strangely(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
     """Middleware: what a handler returns is fitted to the specification, what this returns is
     not."""
-    params: Any = context.params or {}
-    if context.method != "tools/call" or params.get("name") != "strange":
-        whole: Any = await call_next(context)
-        if context.method == "tools/list":
+    params: Any = ctx.params or {}
+    if ctx.method != "tools/call" or params.get("name") != "strange":
+        whole: Any = await call_next(ctx)
+        if ctx.method == "tools/list":
             whole["tools"] = [{**tool, "x-unknown": {"kept": None}} for tool in whole["tools"]]
         return whole
     return {
@@ -131,7 +131,8 @@ async def hold(folder: str) -> str:
 @server.tool()
 def noisy() -> str:
     """Talk to stderr."""
-    print("the child has something to say", file=sys.stderr, flush=True)
+    sys.stderr.write("the child has something to say\n")
+    sys.stderr.flush()
     return "said"
 
 

@@ -27,21 +27,21 @@ STATE_SECURITY = RequestStateSecurity(
 Context = ServerRequestContext[Any, Any]
 
 
-async def refuse_modern(context: Context, call_next: CallNext) -> HandlerResult:
+async def refuse_modern(ctx: Context, call_next: CallNext) -> HandlerResult:
     """Middleware: be an HTTP server that was written before `server/discover`."""
-    if context.method == "server/discover":
-        raise MCPError(METHOD_NOT_FOUND, "Method not found", context.method)
-    return await call_next(context)
+    if ctx.method == "server/discover":
+        raise MCPError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+    return await call_next(ctx)
 
 
 def paged(size: int) -> Any:
     """Middleware: give `tools/list` in pages of `size`."""
 
-    async def page(context: Context, call_next: CallNext) -> HandlerResult:
-        if context.method != "tools/list":
-            return await call_next(context)
-        whole: Any = await call_next(context)
-        start = int((context.params or {}).get("cursor", "0"))
+    async def page(ctx: Context, call_next: CallNext) -> HandlerResult:
+        if ctx.method != "tools/list":
+            return await call_next(ctx)
+        whole: Any = await call_next(ctx)
+        start = int((ctx.params or {}).get("cursor", "0"))
         rest = {"nextCursor": str(start + size)} if start + size < len(whole["tools"]) else {}
         return {**whole, "tools": whole["tools"][start : start + size], **rest}
 
@@ -51,7 +51,7 @@ def paged(size: int) -> Any:
 async def serve_handshake_only(server: MCPServer[Any]) -> None:
     """Serve stdio as servers did before the modern era; `Server.run` takes the first request's
     era for good."""
-    inner = server._lowlevel_server  # pyright: ignore[reportPrivateUsage]
+    inner = server._lowlevel_server  # pyright: ignore[reportPrivateUsage] - no public way to it
     async with stdio_server() as (read, write), inner.lifespan(inner) as state:
         await serve_loop(
             inner,
