@@ -1,6 +1,6 @@
 """The ASGI application: the MCP endpoint and two health checks, with the worker in its lifespan."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ def assemble(parts: Parts) -> FastAPI:
     """The application. No documentation routes: the protocol is MCP, not OpenAPI."""
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
         async with parts.running():
             yield
 
@@ -41,7 +41,7 @@ def assemble(parts: Parts) -> FastAPI:
         )
 
     app = FastAPI(title="Outlast", openapi_url=None, lifespan=lifespan)
-    # Plain routes: the endpoint reads the body itself, so FastAPI's parameter machinery has no part.
+    # Plain routes: the endpoint reads the body itself and needs no parameter machinery.
     app.router.routes.append(Route(MCP_PATH, parts.endpoint.post, methods=["POST"]))
     app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
     app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))

@@ -4,8 +4,7 @@ import base64
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema import exceptions as schema_errors
+from jsonschema import Draft202012Validator, exceptions as schema_errors
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from referencing import Registry

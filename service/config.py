@@ -130,7 +130,9 @@ class _Source:
 
 
 def _parts(dotted: str) -> tuple[str, ...]:
-    return tuple(part.strip().strip("\"'") for part in re.findall(r'"[^"]*"|\'[^\']*\'|[^.]+', dotted))
+    return tuple(
+        part.strip().strip("\"'") for part in re.findall(r'"[^"]*"|\'[^\']*\'|[^.]+', dotted)
+    )
 
 
 def _shared(path: Sequence[str], where: Sequence[str]) -> int:

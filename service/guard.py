@@ -20,7 +20,11 @@ class Guard:
         """Raises Rejection: 421 for a foreign Host, 403 for a foreign Origin."""
         if ANY not in self._hosts and _name_of(f"//{host}") not in self._hosts:
             raise Rejection(_FORBIDDEN, "The Host header names another server", status=421)
-        if origin is not None and ANY not in self._origins and _name_of(origin) not in self._origins:
+        if (
+            origin is not None
+            and ANY not in self._origins
+            and _name_of(origin) not in self._origins
+        ):
             raise Rejection(_FORBIDDEN, "The Origin header is not allowed", status=403)
 
 

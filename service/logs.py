@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, with the task's id where there is one, and never a payload."""
+"""Structured logs: one JSON object a line, with the task's id if any, never a payload."""
 
 import json
 import logging

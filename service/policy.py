@@ -36,7 +36,9 @@ def _positive(length_ms: int | None) -> int | None:
 
 
 Duration = Annotated[int, BeforeValidator(milliseconds)]
-Limit = Annotated[int | None, BeforeValidator(lambda value: _positive(_milliseconds_or_none(value)))]
+Limit = Annotated[
+    int | None, BeforeValidator(lambda value: _positive(_milliseconds_or_none(value)))
+]
 PollInterval = Annotated[Duration, Field(ge=POLL_INTERVAL_MS_MIN)]
 
 

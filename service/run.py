@@ -243,9 +243,7 @@ class Run:
         self._asked[request] += 1
         try:
             await self._record(
-                lambda task: decisions.ask(
-                    task, self._attempt, held.ask, occurrence, self._now()
-                )
+                lambda task: decisions.ask(task, self._attempt, held.ask, occurrence, self._now())
             )
         except (errors.StreamFull, errors.TaskNotRunnable) as error:
             held.refuse(decisions.INTERNAL_ERROR, str(error))
@@ -283,9 +281,7 @@ class Run:
         if self._interrupted is Interrupt.CANCEL:
             await self._finish(lambda task: decisions.stop(task, self._attempt, self._now()))
             return
-        await self._finish(
-            lambda task: decisions.lose_work(task, self._attempt, why, self._now())
-        )
+        await self._finish(lambda task: decisions.lose_work(task, self._attempt, why, self._now()))
 
     async def _finish(self, wish: Callable[[Task], Events]) -> None:
         await self._record(wish)

@@ -26,19 +26,29 @@ class StateSeal:
 
     def seal(self, state: str, owner: str, digest: str) -> str:
         """An opaque token around `state`."""
-        claims = {"state": state, "owner": owner, "call": digest, "until": time.time() + STATE_LIFE_S}
+        claims = {
+            "state": state,
+            "owner": owner,
+            "call": digest,
+            "until": time.time() + STATE_LIFE_S,
+        }
         return self._codec.seal(json.dumps(claims).encode())
 
     def open(self, token: Any, owner: str, digest: str) -> str:
         """The state in a token. Raises InvalidCall, without saying what was wrong with it."""
-        try:
-            claims = json.loads(self._codec.unseal(token)) if isinstance(token, str) else {}
-        except InvalidRequestState:
-            claims = {}
+        claims = self._claims(token)
         bound = (claims.get("owner"), claims.get("call")) == (owner, digest)
         if not bound or claims["until"] < time.time():
             raise errors.InvalidCall("requestState is not valid for this call")
-        return claims["state"]
+        return str(claims["state"])
+
+    def _claims(self, token: Any) -> dict[str, Any]:
+        if not isinstance(token, str):
+            return {}
+        try:
+            return json.loads(self._codec.unseal(token))
+        except InvalidRequestState:
+            return {}
 
 
 def call_digest(tool: str, arguments: Mapping[str, Any]) -> str:

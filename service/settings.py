@@ -1,4 +1,4 @@
-"""Settings of a process: flags over environment over the file's [server] table over these defaults."""
+"""Settings of a process: flags over environment over the file's [server] over defaults."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -24,7 +24,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="OUTLAST_", extra="forbid", frozen=True)
 
     host: str = Field("127.0.0.1", description="address to bind")
-    port: int = Field(8000, ge=0, le=65535, description="TCP port; 0 asks the kernel for a free one")
+    port: int = Field(
+        8000, ge=0, le=65535, description="TCP port; 0 asks the kernel for a free one"
+    )
     database_url: str | None = Field(
         None, description="PostgreSQL URL; without one an embedded server runs in data_folder"
     )

@@ -4,9 +4,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -48,7 +47,7 @@ def now() -> datetime:
 
 
 @contextmanager
-def database(settings: Settings, *, share: bool = False) -> Iterator[str]:
+def database(settings: Settings, *, share: bool = False) -> Generator[str]:
     """The URL of the store: the one given, or an embedded server's that lives as long as this.
 
     With `share`, an embedded server that another process already owns is used instead.
@@ -83,7 +82,7 @@ class Built:
     worker: Worker
 
     @asynccontextmanager
-    async def running(self, drain_s: float) -> AsyncIterator[None]:
+    async def running(self, drain_s: float) -> AsyncGenerator[None]:
         """Open everything, work, and on the way out drain the worker and close in reverse."""
         await self.store.open()
         await self.signal.open()

@@ -28,7 +28,10 @@ def postgres_url() -> Iterator[str]:
         return
     from outlast.adapters.embedded import EmbeddedServer
 
-    with tempfile.TemporaryDirectory(prefix="ol-") as folder, EmbeddedServer.start(Path(folder)) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="ol-") as folder,
+        EmbeddedServer.start(Path(folder)) as server,
+    ):
         yield server.url
 
 
@@ -59,12 +62,16 @@ def _fresh_database(postgres_url: str, template: str) -> Iterator[str]:
     name = f"outlast_{uuid.uuid4().hex[:12]}"
     _administer(
         postgres_url,
-        sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template)),
+        sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
+            sql.Identifier(name), sql.Identifier(template)
+        ),
     )
     try:
         yield _url_of(postgres_url, name)
     finally:
-        _administer(postgres_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        _administer(
+            postgres_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+        )
 
 
 def _administer(url: str, statement: sql.Composed) -> None:

@@ -90,8 +90,8 @@ def new_token(
     typer.echo(f"token (shown once): {secret}\n\nadd to the tokens file:\n\n{lines}")
 
 
-@app.command()
-def demo(
+@app.command("demo")
+def show_demo(
     approve: Annotated[
         bool | None,
         typer.Option("--approve/--decline", help="Answer the deploy question by itself."),

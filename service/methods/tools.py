@@ -120,9 +120,7 @@ class ToolMethods:
         policy = self._policies.of(tool.name)
         return Call(exchange, tool, policy, arguments, answers, state, digest)
 
-    def _check_headers(
-        self, exchange: Exchange, tool: Tool, arguments: Mapping[str, Any]
-    ) -> None:
+    def _check_headers(self, exchange: Exchange, tool: Tool, arguments: Mapping[str, Any]) -> None:
         schema = tool.definition.get("inputSchema")
         refused = validate_mcp_param_headers(schema, arguments, exchange.headers)
         if refused is not None:

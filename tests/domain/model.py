@@ -97,13 +97,15 @@ class Model:
         assert len(runs) <= 1, "two workers run the same attempt"
 
     def _check_append(self, before: Task, new: Events, moved: Task) -> None:
-        assert not before.status.is_terminal, f"{new[0].TOPIC} came after the end"
+        now = before
         for event in new:
             attempt = getattr(event, "attempt", None)
+            assert not now.status.is_terminal, f"{event.TOPIC} came after the end"
             if attempt is not None and not isinstance(event, events.WorkStarted):
-                assert attempt == before.attempt, f"a stale attempt brought {event.TOPIC}"
+                assert attempt == now.attempt, f"a stale attempt brought {event.TOPIC}"
             if isinstance(event, events.TaskExpired):
-                assert not before.is_running, "a running attempt expired under its worker"
+                assert not now.is_running, "a running attempt expired under its worker"
+            now = evolve(now, event)
         kept = moved.questions[: len(before.questions)]
         for one, two in zip(before.questions, kept, strict=True):
             assert one.answer is None or one.answer == two.answer, "an answer was lost"
@@ -185,25 +187,31 @@ class Model:
         task, seen = self.tasks[state.task], worker.attempt
         if task.is_running and task.attempt == seen:
             assert state.faults < self.faults, "a worker was declared lost although nothing failed"
-            yield from self._report(
-                state,
-                number,
-                f"declare {seen} lost",
-                lambda t, now: decisions.lose_work(t, seen, "gone", now),
-                Worker(),
-            )
+
+            def lose(task: Task, now: datetime) -> Events:
+                return decisions.lose_work(task, seen, "gone", now)
+
+            yield from self._report(state, number, f"declare {seen} lost", lose, Worker())
+            yield from self._start(state, number, f"take over from {seen}", lose)
         elif task.is_runnable:
-            decided = self._decide(
-                state, "start", lambda t, now: decisions.start_work(t, "worker", now)
-            )
-            began = decided is not None and isinstance(decided.events[-1], events.WorkStarted)
-            then = Worker("started", task.attempt + 1) if began else Worker()
-            yield from self._report(
-                state, number, "start", lambda t, now: decisions.start_work(t, "worker", now), then
-            )
+            yield from self._start(state, number, "start", lambda _task, _now: ())
         else:
             free = state._replace(row=Row()) if state.row and state.row.holder == number else state
             yield Step(f"{number} lets go", By.SYSTEM, with_worker(free, number, Worker()))
+
+    def _start(self, state: State, number: int, label: str, first: Decide) -> Iterator[Step]:
+        """Begin the next attempt, in the same append with what must come first."""
+
+        def decide(task: Task, now: datetime) -> Events:
+            lost = first(task, now)
+            task = after(task, lost)
+            return (*lost, *decisions.start_work(task, "worker", now)) if task.is_runnable else lost
+
+        decided = self._decide(state, label, decide)
+        began = decided and decided.events and isinstance(decided.events[-1], events.WorkStarted)
+        attempt = self.tasks[state.task].attempt + 1
+        then = Worker("started", attempt) if began else Worker()
+        yield from self._report(state, number, label, decide, then)
 
     def _send(self, state: State, number: int, worker: Worker) -> Iterator[Step]:
         afresh = not (self.tool.is_safe or self.tasks[state.task].has_checkpoint)

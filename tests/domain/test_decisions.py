@@ -58,6 +58,7 @@ by_end = pytest.mark.parametrize("task", ended().values(), ids=ended())
 # Terminal is final: field cases 1, 2, 46, 47, 56, 58, 83.
 
 
+@pytest.mark.promise("terminal-is-final")
 @by_end
 @by_worker_wish
 def test_a_worker_changes_nothing_on_an_ended_task(
@@ -96,6 +97,7 @@ def test_the_result_of_a_completed_task_survives_a_late_cancel() -> None:
 # The fence: a stale attempt is refused.
 
 
+@pytest.mark.promise("stale-attempt-is-refused")
 @by_worker_wish
 def test_a_stale_attempt_is_refused(wish: Callable[[Task, int], Events]) -> None:
     second = after(running(rerun_is_safe=True), loses(), starts("worker-b"))
@@ -169,6 +171,7 @@ def test_progress_does_not_hide_what_a_task_waits_for() -> None:
 # Time: field case 17.
 
 
+@pytest.mark.promise("times-are-stable")
 def test_the_instant_of_creation_stays_the_very_string_that_was_sent_first() -> None:
     wire = [detailed_task(task)["createdAt"] for task in (opened(), running(), *ended().values())]
     assert set(wire) == {"2026-07-28T12:00:00.000Z"}
@@ -190,6 +193,7 @@ def test_instants_are_utc_with_milliseconds_cut_off() -> None:
 # Lost workers.
 
 
+@pytest.mark.promise("unsafe-tool-never-runs-twice")
 def test_a_tool_that_is_not_safe_to_run_again_fails_with_its_worker() -> None:
     task = after(running(rerun_is_safe=False), loses())
     assert task.error is not None

@@ -51,6 +51,7 @@ def _histories() -> dict[str, list[Line]]:
     return histories
 
 
+@pytest.mark.promise("old-events-replay")
 @pytest.mark.parametrize("lines", _histories().values(), ids=_histories())
 def test_a_stored_history_still_means_what_it_meant(lines: list[Line]) -> None:
     task: Task | None = None

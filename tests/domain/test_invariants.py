@@ -214,6 +214,7 @@ LIMITS = settings(
 )
 
 
+@pytest.mark.promise("invariants-hold-for-any-wishes")
 def test_any_wish_in_any_order_breaks_no_invariant() -> None:
     run_state_machine_as_test(AnyWishInAnyOrder, settings=LIMITS)
 

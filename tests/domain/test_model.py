@@ -41,6 +41,7 @@ def _give_up_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "LOSSES_MAX", 2)
 
 
+@pytest.mark.promise("model-is-checked")
 @pytest.mark.parametrize("name", TOOLS)
 def test_no_order_of_steps_and_faults_breaks_a_rule_or_leaves_a_task_stuck(
     name: str, capsys: pytest.CaptureFixture[str]

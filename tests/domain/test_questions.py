@@ -87,6 +87,7 @@ def test_an_update_of_unknown_keys_alone_changes_nothing() -> None:
     assert decisions.receive_input(parked(), {"in-9": YES, "upstream-deploy": YES}, at(9)) == ()
 
 
+@pytest.mark.promise("input-keys-are-never-reused")
 def test_the_same_question_in_a_later_leg_gets_a_fresh_key() -> None:
     task = after(parked(), answers({"in-1": YES, "in-2": YES}), starts(), asks(DEPLOY))
     assert [question.key for question in task.outstanding] == ["in-3"]
@@ -116,6 +117,7 @@ def test_a_held_question_leaves_the_attempt_running() -> None:
     assert after(task, answers({"in-1": YES})).status is TaskStatus.WORKING
 
 
+@pytest.mark.promise("answered-is-never-asked-again")
 def test_a_held_question_is_not_asked_again_after_a_crash_and_its_answer_is_replayed() -> None:
     task = after(running(rerun_is_safe=True), holds(DEPLOY), answers({"in-1": YES}))
     task = after(task, loses(), starts("worker-b"))
