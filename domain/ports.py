@@ -115,11 +115,11 @@ class Signal(Protocol):
 
 
 class Wakeup(Protocol):
-    """One waiter. A move that came between two waits is not missed: the next wait returns at once."""
+    """One waiter. A move between two waits is not missed: the next wait returns at once."""
 
     @property
     def version(self) -> int:
-        """The highest version of the task that was signalled; 0 while none was, or news may be missing."""
+        """The highest version that was signalled; 0 while none was, or news may be missing."""
         ...
 
     async def wait(self, seconds: float) -> bool:

@@ -140,6 +140,8 @@ class Worker:
         quiet = (errors.TaskError, errors.StoreUnavailable)
         with contextlib.suppress(*quiet):
             task = await self._bench.commands.load(task_id)
+            if task.is_running and not await self._still_holds(task_id):
+                return
             if not await self._upstream_is_ready(task):
                 return
             seen = task.attempt
@@ -148,6 +150,14 @@ class Worker:
             )
             if task.worker == self.name and task.attempt == seen + 1:
                 await self._carry(Run(self._bench, task))
+
+    async def _still_holds(self, task_id: str) -> bool:
+        """Whether the attempt just read is a lost one.
+
+        Our lease may have run out between claim and read, and the attempt that was read be its
+        next holder's. A lease that is still ours after the read says that it is not.
+        """
+        return bool(await self._stores.dispatcher.renew(self.name, [task_id], LEASE_S))
 
     def _start_events(self, task: Task, seen: int) -> Events:
         now = self._bench.commands.now()

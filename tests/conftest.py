@@ -1,9 +1,10 @@
 """What every test may use: a real PostgreSQL, and fresh migrated databases on it."""
 
+import asyncio
 import os
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -36,26 +37,25 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-async def template_database(postgres_url: str) -> str:
+def template_database(postgres_url: str) -> Iterator[str]:
     """A migrated, empty database that others are copied from."""
     name = f"outlast_template_{uuid.uuid4().hex[:8]}"
     _administer(postgres_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    await migrations.upgrade(_url_of(postgres_url, name))
-    return name
+    asyncio.run(migrations.upgrade(_url_of(postgres_url, name)))
+    yield name
+    _administer(postgres_url, sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
 
 @pytest.fixture
-async def database_url(postgres_url: str, template_database: str) -> AsyncIterator[str]:
+def database_url(postgres_url: str, template_database: str) -> Iterator[str]:
     """A fresh migrated database for one test, dropped after it."""
-    for url in _fresh_database(postgres_url, template_database):
-        yield url
+    yield from _fresh_database(postgres_url, template_database)
 
 
 @pytest.fixture(scope="module")
-async def module_database_url(postgres_url: str, template_database: str) -> AsyncIterator[str]:
+def module_database_url(postgres_url: str, template_database: str) -> Iterator[str]:
     """A fresh migrated database that the tests of one module share."""
-    for url in _fresh_database(postgres_url, template_database):
-        yield url
+    yield from _fresh_database(postgres_url, template_database)
 
 
 def _fresh_database(postgres_url: str, template: str) -> Iterator[str]:
