@@ -203,17 +203,17 @@ class _Upstream:
         return link
 
     async def _open_held(self, capabilities: Mapping[str, Json]) -> Link:
-        key = json.dumps(capabilities, sort_keys=True)
-        self._idle = [link for link in self._idle if not link.is_over]
-        link = next((link for link in self._idle if link.key == key), None)
-        if link is not None:
-            self._idle.remove(link)
-        elif len(self._held) >= HELD_LINKS_MAX:
+        if len(self._held) >= HELD_LINKS_MAX:
             raise errors.UpstreamUnavailable(
                 self._settings.name, f"{HELD_LINKS_MAX} calls hold connections"
             )
-        else:
+        key = json.dumps(capabilities, sort_keys=True)
+        self._idle = [link for link in self._idle if not link.is_over]
+        link = next((link for link in self._idle if link.key == key), None)
+        if link is None:
             link = self._new(capabilities)
+        else:
+            self._idle.remove(link)
         self._held.add(link)
         link.users += 1
         try:

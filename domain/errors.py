@@ -12,12 +12,16 @@
     │   ├── InvalidCall             parameters that the specification answers with -32602
     │   ├── MalformedAnswer         one answer of a tasks/update has the wrong shape
     │   ├── IdempotencyConflict     the key was used for another call
-    │   └── MissingCapability       the client did not declare what this needs (-32021)
+    │   ├── MissingCapability       the client did not declare what this needs (-32021)
+    │   └── TooManyWatches          a named limit of open watches is reached
     ├── DuplicateOpening            the key already opened a task: find it and compare
     ├── StoreUnavailable            PostgreSQL cannot be reached or did not answer in time
     ├── UpstreamError
     │   ├── UpstreamUnavailable     no connection to the upstream server
     │   └── UpstreamFault           the upstream answered with a JSON-RPC error
+    ├── RemoteError                 seen from the client's end
+    │   ├── RequestRefused          the server answered with a JSON-RPC error
+    │   └── ConnectionLost          no answer, or the stream broke off: try again
     ├── Unauthenticated             no valid identity
     └── ConfigurationError          a setting is wrong; says where and why
 
@@ -100,6 +104,14 @@ class MissingCapability(CallError):
         self.required = required
 
 
+class TooManyWatches(CallError):
+    """Too many watches are open; close one, or try again later."""
+
+    def __init__(self, limit: str, most: int) -> None:
+        super().__init__(f"There are already {most} {limit}, which is the limit")
+        self.limit, self.most = limit, most
+
+
 class DuplicateOpening(OutlastError):
     """A task was already opened with this idempotency key."""
 
@@ -126,6 +138,22 @@ class UpstreamFault(UpstreamError):
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
         self.code, self.message, self.data = code, message, data
+
+
+class RemoteError(OutlastError):
+    """The server could not be asked."""
+
+
+class RequestRefused(RemoteError):
+    """The server answered with an error."""
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code, self.message, self.data = code, message, data
+
+
+class ConnectionLost(RemoteError):
+    """The connection to the server was lost."""
 
 
 class Unauthenticated(OutlastError):

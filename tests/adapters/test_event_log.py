@@ -10,6 +10,7 @@ import pytest
 from eventsourcing.persistence import StoredEvent
 from eventsourcing.postgres import PostgresDatastore
 from eventsourcing.utils import register_topic
+from psycopg.conninfo import make_conninfo
 from psycopg_pool.base import AttemptWithBackoff
 
 from outlast.adapters import codec, event_log, postgres
@@ -189,9 +190,10 @@ async def test_an_append_gives_up_on_a_server_that_stays_away(
     else:
         wire.block()
     async with asyncio.timeout(BOUND_S):
-        with monkeypatch.context() as patience, pytest.raises(errors.StoreUnavailable):
+        with monkeypatch.context() as patience:
             patience.setattr(event_log, "APPEND_PATIENCE_S", IMPATIENT_S)
-            await happens(ports.log, task, starts())
+            with pytest.raises(errors.StoreUnavailable):
+                await happens(ports.log, task, starts())
     wire.is_refusing = False
     wire.unblock()
     seen = fold(await ports.log.read(task.id))
@@ -369,7 +371,7 @@ async def test_a_row_that_nobody_here_can_read_says_so(topic: str, state: dict[s
 
 
 async def test_what_the_url_says_reaches_the_server(url: str) -> None:
-    named = psycopg.conninfo.make_conninfo(
+    named = make_conninfo(
         url, application_name="outlast-by-name", sslmode="disable", connect_timeout="7"
     )
     kept = event_log._datastore(named).pool.kwargs

@@ -58,7 +58,7 @@ async def ports(database_url: str) -> AsyncIterator[Ports]:
     """A log of 30,000 events."""
     with psycopg.connect(database_url, autocommit=True) as connection:
         for statement in FILL:
-            connection.execute(statement)
+            connection.execute(statement.encode())
         connection.execute("CHECKPOINT")
     async with stores.on_postgres(database_url) as ports:
         yield ports

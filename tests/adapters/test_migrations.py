@@ -64,11 +64,18 @@ async def test_the_release_before_leaves_a_newer_schema_alone(empty_url: str, fo
     assert await migrations.upgrade(empty_url, folder) == []
 
 
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "SELECT 1/0;",
+        "ALTER TABLE outlast.migrations ADD CHECK (number = 1);",  # done, and cannot be recorded
+    ],
+)
 async def test_a_step_that_fails_leaves_nothing_and_holds_up_nobody(
-    empty_url: str, folder: Path
+    empty_url: str, folder: Path, failing: str
 ) -> None:
-    (folder / "0002_second.sql").write_text("CREATE TABLE outlast.half (id integer); SELECT 1/0;")
-    with pytest.raises(psycopg.errors.DivisionByZero):
+    (folder / "0002_second.sql").write_text("CREATE TABLE outlast.half (id integer); " + failing)
+    with pytest.raises((psycopg.errors.DivisionByZero, psycopg.errors.CheckViolation)):
         await migrations.upgrade(empty_url, folder)
     assert applied(empty_url) == [(1, "first")]
     (folder / "0002_second.sql").write_text("CREATE TABLE outlast.half (id integer);")

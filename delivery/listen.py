@@ -1,0 +1,267 @@
+"""`subscriptions/listen`: a stream of frames for one request, whatever carries them.
+
+First the acknowledgement, then the present state of each agreed task (so that no change can fall
+between the subscription and the first read), then every change; and the result at the end. The
+subscription's place in each task is kept by the stream, and by the client when it comes back.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ..domain import errors
+from ..domain.extension import REQUIRED_CAPABILITIES
+from ..domain.ports import Announcements, Signal, Wakeup
+from .feed import Feed
+from .follow import follow
+from .frames import (
+    ACKNOWLEDGED,
+    AFTER_META_KEY,
+    LIST_CHANGES,
+    LISTEN,
+    RESOURCE_SUBSCRIPTIONS,
+    RESOURCE_UPDATED,
+    TASK_CHANGED,
+    Frames,
+    RequestId,
+    TaskState,
+    strings,
+    task_state,
+)
+from .limits import TASKS_PER_WATCH_MAX, Seat, WatchLimits
+from .port import KEEP_ALIVE, ListenRequest, OpenWatch, Receipt, Watch
+from .remote import Remote, result_of
+from .source import INVALID_PARAMS, Backoff, Place
+
+KEEP_ALIVE_S = 15.0  # well under the 30 to 60 s after which proxies drop a quiet connection
+FOREVER_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Listening:
+    """What the listeners of a process share. `closing` is set when the process shuts down."""
+
+    feed: Feed
+    signal: Signal
+    announcements: Announcements
+    limits: WatchLimits
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a request asked to hear of beside its tasks, and whether it named tasks at all."""
+
+    lists: frozenset[str] = frozenset()
+    resources: frozenset[str] = frozenset()
+    names_tasks: bool = True
+
+
+class ListenMethod:
+    """`Listener`: what a request may ask for, and how it says so."""
+
+    def __init__(self, listening: Listening) -> None:
+        self._listening = listening
+
+    async def open(self, request: ListenRequest) -> OpenWatch:
+        """See `Listener.open`."""
+        asked = request.params.get("notifications")
+        if not isinstance(asked, dict):
+            raise errors.InvalidCall("notifications must be an object: what to listen to")
+        filters = cast(Mapping[str, Any], asked)
+        task_ids = _names(filters, "taskIds")
+        if task_ids is not None and not request.declares_tasks:
+            raise errors.MissingCapability(REQUIRED_CAPABILITIES)
+        wanted = Wanted(
+            frozenset(name for name in LIST_CHANGES if filters.get(name) is True),
+            frozenset(_names(filters, RESOURCE_SUBSCRIPTIONS) or ()),
+            names_tasks=task_ids is not None,
+        )
+        places = places_of(request.params)
+        after = {task_id: places.get(task_id, 0) for task_id in task_ids or ()}
+        delivery = ListenDelivery(self._listening, request.request_id, wanted)
+        return await delivery.open(Watch(request.owner, after))
+
+
+def places_of(params: Mapping[str, Any]) -> Mapping[str, int]:
+    """The versions that the client says it knows, by task. Raises InvalidCall."""
+    meta = cast(Mapping[str, Any], params.get("_meta") or {})
+    given = meta.get(AFTER_META_KEY, {})
+    places = cast(Mapping[str, Any], given if isinstance(given, dict) else {"": None})
+    for version in places.values():
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise errors.InvalidCall(f"{AFTER_META_KEY} must map task ids to versions")
+    return places
+
+
+def _names(filters: Mapping[str, Any], name: str) -> list[str] | None:
+    if filters.get(name) is None:
+        return None
+    given = strings(filters[name])
+    if given is None or len(given) > TASKS_PER_WATCH_MAX:
+        raise errors.InvalidCall(f"{name} must be a list of at most {TASKS_PER_WATCH_MAX} strings")
+    # PostgreSQL text cannot hold a NUL, so nothing of ours can have such a name.
+    return [text for text in given if "\0" not in text]
+
+
+class ListenDelivery:
+    """`Delivery` for one `subscriptions/listen` request."""
+
+    def __init__(self, listening: Listening, subscription: RequestId, wanted: Wanted) -> None:
+        self._listening, self._wanted = listening, wanted
+        self._frames = Frames(subscription)
+
+    async def open(self, watch: Watch) -> "ListenWatch":
+        """See `Delivery.open`."""
+        seat = self._listening.limits.take(watch.owner)
+        try:
+            owned = await self._listening.feed.owned(watch.owner, tuple(watch.after))
+            agreed = await self._agreed()
+        except BaseException:
+            seat.give_back()
+            raise
+        after = {task_id: watch.after[task_id] for task_id in owned}
+        return ListenWatch(self._listening, self._frames, after, agreed, seat)
+
+    async def _agreed(self) -> Wanted:
+        """What was asked for and some upstream offers."""
+        wanted = self._wanted
+        if not (wanted.lists or wanted.resources):
+            return wanted
+        offered = await self._listening.announcements.offered()
+        resources = wanted.resources if RESOURCE_SUBSCRIPTIONS in offered else frozenset[str]()
+        return Wanted(wanted.lists & offered, resources, wanted.names_tasks)
+
+
+class ListenWatch:
+    """`OpenWatch` of a listener."""
+
+    def __init__(
+        self,
+        listening: Listening,
+        frames: Frames,
+        after: Mapping[str, int],
+        agreed: Wanted,
+        seat: Seat,
+    ) -> None:
+        self._listening, self._frames, self._seat = listening, frames, seat
+        self._after, self._agreed = after, agreed
+
+    @property
+    def receipt(self) -> Receipt:
+        """See `OpenWatch.receipt`."""
+        return Receipt(tuple(self._after))
+
+    async def close(self) -> None:
+        """See `OpenWatch.close`."""
+        self._seat.give_back()
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """See `OpenWatch.frames`. An empty frame says that all is quiet."""
+        # Listen before the acknowledgement: what is announced after it must be heard.
+        topics = self._agreed.lists | self._agreed.resources
+        async with self._listening.announcements.listening(topics) as heard:
+            yield self._frames.acknowledged(self._told())
+            async for frame in self._until_closing(heard, forever=bool(topics)):
+                yield frame
+        yield self._frames.ended()
+
+    def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = dict.fromkeys(sorted(self._agreed.lists), True)
+        if self._agreed.resources:
+            told[RESOURCE_SUBSCRIPTIONS] = sorted(self._agreed.resources)
+        if self._agreed.names_tasks:
+            told["taskIds"] = list(self._after)
+        return told
+
+    async def _until_closing(self, heard: Wakeup, *, forever: bool) -> AsyncIterator[bytes]:
+        """Changes and announcements, until the tasks have ended (and nothing else is heard)."""
+        changes = follow(self._listening.feed, self._listening.signal, self._after)
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        closing = asyncio.ensure_future(self._listening.closing.wait())
+        change = asyncio.ensure_future(anext(changes, None))
+        news = asyncio.ensure_future(heard.wait(FOREVER_S)) if forever else never
+        try:
+            while not closing.done():
+                waits = {closing, change, news}
+                done, _ = await asyncio.wait(
+                    waits, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    yield KEEP_ALIVE
+                if news in done:
+                    for topic in heard.take():
+                        yield self._announced(topic)
+                    news = asyncio.ensure_future(heard.wait(FOREVER_S))
+                if change in done and (item := change.result()) is not None:
+                    yield self._frames.changed(item)
+                    change = asyncio.ensure_future(anext(changes, None))
+                elif change in done:
+                    if not forever:
+                        return
+                    change = never
+        finally:
+            await _stop(closing, change, news)
+            await changes.aclose()
+
+    def _announced(self, topic: str) -> bytes:
+        if topic in LIST_CHANGES:
+            return self._frames.announced(LIST_CHANGES[topic], {})
+        return self._frames.announced(RESOURCE_UPDATED, {"uri": topic})
+
+
+class ListenSource:
+    """`StatusSource` by `subscriptions/listen`. The client keeps the version across connections."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    async def watch(self, task_id: str, after: int = 0) -> AsyncIterator[TaskState]:
+        """See `StatusSource.watch`."""
+        place, backoff = Place(after), Backoff()
+        while True:
+            messages = self._remote.stream(LISTEN, listen_params({task_id: place.version}))
+            try:
+                async for message in messages:
+                    state = told_state(message, task_id)
+                    if state is not None and place.is_new(state):
+                        backoff.succeeded()
+                        yield state
+                        if state.is_terminal:
+                            return
+                # A stream that ends well without a last state: the server is going, or has none.
+                raise errors.ConnectionLost("the stream ended before the task did")
+            except errors.OutlastError as error:
+                await backoff.pause(error)
+            finally:
+                await messages.aclose()
+
+
+def listen_params(after: Mapping[str, int]) -> dict[str, Any]:
+    """The parameters of a request to listen to these tasks from these versions."""
+    known = {task_id: version for task_id, version in after.items() if version}
+    meta = {AFTER_META_KEY: known} if known else {}
+    return {"notifications": {"taskIds": list(after)}, "_meta": meta}
+
+
+def told_state(message: Mapping[str, Any], task_id: str) -> TaskState | None:
+    """The state of this task in a message, if it tells one.
+
+    Raises RequestRefused for an error, and when the task was not agreed to.
+    """
+    if "error" in message:
+        result_of(dict(message))
+    params = message.get("params") or {}
+    if message.get("method") == ACKNOWLEDGED:
+        if task_id not in params.get("notifications", {}).get("taskIds", ()):
+            raise errors.RequestRefused(INVALID_PARAMS, "Task not found.")
+    elif message.get("method") == TASK_CHANGED and params.get("taskId") == task_id:
+        return task_state(params)
+    return None
+
+
+async def _stop(*waits: "asyncio.Future[Any]") -> None:
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)

@@ -1,0 +1,116 @@
+"""How a change reaches a client: the one interface, and the promise that every way keeps.
+
+The promise: every change of the watched tasks after the versions given, in order per task, at
+least once, each with its version to drop repeats by, and then the end once every watched task has
+ended. A watch that opens after a task has ended still gets its final state. Nothing of another
+owner, ever.
+
+A change is one event of a task's stream, told as the whole task after it: what `tasks/get` would
+have answered at that moment.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+KEEP_ALIVE = b""  # the empty frame: nothing to tell, and the carrier shows that it lives
+
+
+@dataclass(frozen=True)
+class Change:
+    """One task after one of its events. `wire` is the JSON text of its DetailedTask."""
+
+    task_id: str
+    version: int
+    is_terminal: bool
+    wire: bytes
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Which tasks, for whom, and where the client is: the version that it knows, 0 for none.
+
+    From 0 the first change is the task's present state, whatever its version; what came before it
+    is history, and nothing that the watcher could have missed.
+    """
+
+    owner: str
+    after: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What was agreed to: the tasks of this watch that exist and belong to its owner.
+
+    The others are absent without a word, so that nobody learns which of them exist.
+    """
+
+    task_ids: tuple[str, ...]
+
+
+class OpenWatch(Protocol):
+    """A watch that has been agreed to."""
+
+    @property
+    def receipt(self) -> Receipt:
+        """What was agreed to."""
+        ...
+
+    def frames(self) -> AsyncIterator[bytes]:
+        """What goes to the client, in order; ends when the watch does.
+
+        Pulled: the next change is read only when the last frame has been taken, so a slow reader
+        holds one frame and no queue. Raises StoreUnavailable when the store stays away.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of the watch. Idempotent; safe while `frames` is being read."""
+        ...
+
+
+@dataclass(frozen=True)
+class ListenRequest:
+    """A `subscriptions/listen` request as any carrier hands it on: framing and envelope are judged."""
+
+    owner: str
+    request_id: str | int
+    params: Mapping[str, Any]
+    declares_tasks: bool
+
+
+class Listener(Protocol):
+    """Turns a request into a watch."""
+
+    async def open(self, request: ListenRequest) -> OpenWatch:
+        """The watch. Raises InvalidCall, MissingCapability, TooManyWatches, StoreUnavailable."""
+        ...
+
+
+class Connection(Protocol):
+    """A two-way connection that carries several watches."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True while nothing is watched on it."""
+        ...
+
+    async def received(self, request: ListenRequest) -> None:
+        """Open a watch and let its frames flow; a refusal is answered. Never raises for a request."""
+        ...
+
+    async def cancelled(self, request_id: Any) -> None:
+        """End the watch of this request; an unknown one is ignored."""
+        ...
+
+    async def close(self) -> None:
+        """End every watch."""
+        ...
+
+
+class Delivery(Protocol):
+    """One way to reach a client."""
+
+    async def open(self, watch: Watch) -> OpenWatch:
+        """Agree to a watch. Raises TooManyWatches, StoreUnavailable."""
+        ...

@@ -1,0 +1,132 @@
+"""The client's end of the wire: one JSON-RPC request a POST, its answer or its stream."""
+
+import base64
+import itertools
+import re
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import httpx2
+import orjson
+
+from ..domain import errors
+
+PROTOCOL_VERSION = "2026-07-28"
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+CONNECT_S_MAX = 5.0
+ANSWER_S_MAX = 60.0
+SILENCE_S_MAX = 60.0  # a stream shows that it lives at least four times as often
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+_PLAIN = re.compile(r"^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A server's MCP endpoint, and what we say of ourselves with every request.
+
+    `client` is shared and owned by whoever made it; `headers` may carry an Authorization.
+    """
+
+    url: str
+    client: httpx2.AsyncClient
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    _ids: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def message(self, method: str, params: Mapping[str, Any]) -> Json:
+        """A request under the next id, with the envelope that every request carries."""
+        extensions = {**self.capabilities.get("extensions", {}), TASKS_EXTENSION: {}}
+        meta = {
+            **params.get("_meta", {}),
+            "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
+            "io.modelcontextprotocol/clientInfo": {"name": "outlast", "version": "1"},
+            "io.modelcontextprotocol/clientCapabilities": {
+                **self.capabilities,
+                "extensions": extensions,
+            },
+        }
+        body = {**params, "_meta": meta}
+        return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": body}
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Json:
+        """The result. Raises RequestRefused for a JSON-RPC error, ConnectionLost for no answer."""
+        message = self.message(method, params)
+        try:
+            answer = await self.client.post(
+                self.url, content=orjson.dumps(message), headers=self._headers(message)
+            )
+        except httpx2.TransportError as error:
+            raise errors.ConnectionLost(str(error) or type(error).__name__) from error
+        return result_of(_decoded(answer.status_code, answer.content))
+
+    async def stream(self, method: str, params: Mapping[str, Any]) -> AsyncGenerator[Json]:
+        """Every message of the answer's stream. Raises RequestRefused, ConnectionLost."""
+        message = self.message(method, params)
+        timeout = httpx2.Timeout(ANSWER_S_MAX, connect=CONNECT_S_MAX, read=SILENCE_S_MAX)
+        try:
+            async with self.client.stream(
+                "POST",
+                self.url,
+                content=orjson.dumps(message),
+                headers=self._headers(message),
+                timeout=timeout,
+            ) as answer:
+                kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+                if kind != "text/event-stream":
+                    yield _decoded(answer.status_code, await answer.aread())
+                    return
+                async for event in httpx2.EventSource(answer, FRAME_BYTES_MAX):
+                    if event.data:
+                        yield cast(Json, orjson.loads(event.data))
+        except (httpx2.TransportError, orjson.JSONDecodeError) as error:
+            raise errors.ConnectionLost(str(error) or type(error).__name__) from error
+
+    def _headers(self, message: Json) -> dict[str, str]:
+        headers = {
+            **self.headers,
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": PROTOCOL_VERSION,
+            "Mcp-Method": message["method"],
+        }
+        name = message["params"].get("taskId") or message["params"].get("name")
+        if isinstance(name, str):
+            headers["Mcp-Name"] = header_value(name)
+        return headers
+
+
+def header_value(text: str) -> str:
+    """The text as a header may carry it (Streamable HTTP, "Value Encoding")."""
+    if _PLAIN.match(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
+
+
+def result_of(message: Json) -> Json:
+    """The result in a response. Raises RequestRefused."""
+    if "error" in message:
+        error = cast(Json, message["error"])
+        raise errors.RequestRefused(
+            int(error.get("code", 0)), str(error.get("message", "")), error.get("data")
+        )
+    result = message.get("result")
+    if not isinstance(result, dict):
+        raise errors.ConnectionLost("the answer holds neither a result nor an error")
+    return cast(Json, result)
+
+
+def _decoded(status: int, body: bytes) -> Json:
+    """The message in a body; what is none (a proxy's page, nothing at all) is a lost connection."""
+    try:
+        message = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        message = None
+    if status == httpx2.codes.UNAUTHORIZED:
+        raise errors.RequestRefused(status, "a valid token is required")
+    if not isinstance(message, dict) or not ("result" in message or "error" in message):
+        raise errors.ConnectionLost(f"the server answered with HTTP status {status}")
+    return cast(Json, message)

@@ -1,0 +1,129 @@
+"""WebSocket: the frames of `subscriptions/listen`, several watches on one connection. Both ends.
+
+Each text message is one JSON-RPC message. A client opens a watch with a `subscriptions/listen`
+request and ends it with `notifications/cancelled` that names the request; the server's frames carry
+the request's id. Where a watch is, the client knows: it comes back with its versions.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
+
+import orjson
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from ..domain import errors
+from .frames import LISTEN, RequestId, TaskState
+from .listen import listen_params, told_state
+from .port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
+from .remote import FRAME_BYTES_MAX, Remote
+from .source import Backoff, Place
+
+WATCHES_MAX = 256  # on one connection; a client that wants more opens another one
+
+Send = Callable[[bytes], Awaitable[None]]
+Refuse = Callable[[RequestId, Exception], bytes]
+
+
+class Switchboard:
+    """`Connection` over a WebSocket. `send` waits for the client: a slow one slows only itself."""
+
+    def __init__(self, listener: Listener, send: Send, refuse: Refuse) -> None:
+        self._listener, self._send_now, self._refuse = listener, send, refuse
+        self._pumps: dict[RequestId, asyncio.Task[None]] = {}
+        self._sending = asyncio.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """See `Connection.is_idle`."""
+        return not self._pumps
+
+    async def received(self, request: ListenRequest) -> None:
+        """See `Connection.received`."""
+        request_id = request.request_id
+        try:
+            if request_id in self._pumps or len(self._pumps) >= WATCHES_MAX:
+                raise errors.InvalidCall(
+                    f"the id is in use, or {WATCHES_MAX} watches are open on this connection"
+                )
+            watch = await self._listener.open(request)
+        except Exception as error:  # noqa: BLE001 - the edge: `refuse` makes an answer of any
+            await self._send(self._refuse(request_id, error))
+            return
+        self._pumps[request_id] = asyncio.create_task(self._pump(request_id, watch))
+
+    async def cancelled(self, request_id: Any) -> None:
+        """See `Connection.cancelled`."""
+        pump = self._pumps.get(request_id) if isinstance(request_id, str | int) else None
+        if pump is not None:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    async def close(self) -> None:
+        """See `Connection.close`."""
+        for request_id in list(self._pumps):
+            await self.cancelled(request_id)
+
+    async def _pump(self, request_id: RequestId, watch: OpenWatch) -> None:
+        try:
+            async for frame in watch.frames():
+                if frame != KEEP_ALIVE:  # the protocol's own pings show that the connection lives
+                    await self._send(frame)
+        except errors.OutlastError as error:
+            await self._send(self._refuse(request_id, error))
+        finally:
+            del self._pumps[request_id]
+            await watch.close()
+
+    async def _send(self, frame: bytes) -> None:
+        async with self._sending:
+            await self._send_now(frame)
+
+
+class WebSocketSource:
+    """`StatusSource` over a WebSocket of its own; `url` is the server's `ws://…/ws`."""
+
+    def __init__(self, remote: Remote, url: str) -> None:
+        self._remote, self._url = remote, url
+
+    async def watch(self, task_id: str, after: int = 0) -> AsyncIterator[TaskState]:
+        """See `StatusSource.watch`."""
+        place, backoff = Place(after), Backoff()
+        while True:
+            try:
+                async with self._connected() as connection:
+                    async for state in self._states(connection, task_id, place):
+                        backoff.succeeded()
+                        yield state
+                        if state.is_terminal:
+                            return
+                await backoff.pause(errors.ConnectionLost("the connection ended"))
+            except errors.OutlastError as error:
+                await backoff.pause(error)
+            except (OSError, TimeoutError, websockets.WebSocketException) as error:
+                await backoff.pause(_ours(error))
+
+    def _connected(self) -> connect:
+        return connect(
+            self._url,
+            additional_headers=dict(self._remote.headers),
+            max_size=FRAME_BYTES_MAX,
+            proxy=None,
+        )
+
+    async def _states(
+        self, connection: ClientConnection, task_id: str, place: Place
+    ) -> AsyncIterator[TaskState]:
+        request = self._remote.message(LISTEN, listen_params({task_id: place.version}))
+        await connection.send(orjson.dumps(request).decode())
+        async for text in connection:
+            state = told_state(cast(dict[str, Any], orjson.loads(text)), task_id)
+            if state is not None and place.is_new(state):
+                yield state
+
+
+def _ours(error: Exception) -> errors.OutlastError:
+    if isinstance(error, websockets.InvalidStatus):
+        return errors.RequestRefused(error.response.status_code, str(error))
+    return errors.ConnectionLost(str(error) or type(error).__name__)
