@@ -1,72 +1,100 @@
-"""Wake-ups within one process: who waits for which task, and who waits for the run queue."""
+"""Wake-ups within one process: who waits for which name. Names are task ids, the queue, topics."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 _QUEUE = ""  # no task id is empty
+_GONE = -1
 
 
 class BusWakeup:
     """`Wakeup` on an event loop."""
 
     def __init__(self) -> None:
-        self._moved = asyncio.Event()
-        self.version = 0
+        self._event = asyncio.Event()
+        self._moved: dict[str, int] = {}
 
-    def set(self, version: int) -> None:
-        """End the present wait, or else the next one."""
-        self.version = max(self.version, version) if version else 0
-        self._moved.set()
+    def set(self, name: str, version: int) -> None:
+        """End the present wait, or else the next one. Version 0 stands for an unknown one."""
+        known = self._moved.get(name, version)
+        self._moved[name] = max(known, version) if known and version else 0
+        self._event.set()
 
     async def wait(self, seconds: float) -> bool:
         """See `Wakeup.wait`."""
         try:
             async with asyncio.timeout(seconds):
-                await self._moved.wait()
+                await self._event.wait()
         except TimeoutError:
             return False
-        self._moved.clear()
+        self._event.clear()
         return True
+
+    def take(self) -> Mapping[str, int]:
+        """See `Wakeup.take`."""
+        moved, self._moved = self._moved, {}
+        return moved
 
 
 class Bus:
-    """`Signal` for the waiters of one process; an adapter calls `task_moved` and `queue_moved`."""
+    """`Signal` for the waiters of one process; an adapter calls `moved` and `all_moved`."""
 
     def __init__(self) -> None:
         self._waiters: dict[str, set[BusWakeup]] = {}
+        self._heard: dict[str, int] = {}  # of names that somebody waits for
 
-    def watching(self, task_id: str) -> AbstractAsyncContextManager[BusWakeup]:
+    def watching(self, *task_ids: str) -> AbstractAsyncContextManager[BusWakeup]:
         """See `Signal.watching`."""
-        return self._waiting_for(task_id)
+        return self.waiting_for(task_ids)
 
     def watching_queue(self) -> AbstractAsyncContextManager[BusWakeup]:
         """See `Signal.watching_queue`."""
-        return self._waiting_for(_QUEUE)
+        return self.waiting_for((_QUEUE,))
 
-    def task_moved(self, task_id: str, version: int) -> None:
-        """Wake those who watch this task."""
-        for waiter in self._waiters.get(task_id, ()):
-            waiter.set(version)
+    def moved(self, name: str, version: int) -> None:
+        """Wake those who wait for this name."""
+        waiters = self._waiters.get(name)
+        if waiters:
+            self._heard[name] = max(version, self._heard.get(name, 0))
+            for waiter in waiters:
+                waiter.set(name, version)
+
+    def found(self, name: str, version: int) -> None:
+        """A look showed this version, 0 for nothing: wake those who wait, unless they were told."""
+        told = self._heard.get(name, 0)
+        if version > told or (version == 0 and told != _GONE):
+            self.moved(name, version)
+            self._heard[name] = version or _GONE
 
     def queue_moved(self) -> None:
-        """Wake those who watch the run queue."""
-        self.task_moved(_QUEUE, 0)
+        """Wake those who wait for the run queue."""
+        self.moved(_QUEUE, 0)
 
     def all_moved(self) -> None:
         """Wake everybody: news may have been missed."""
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                waiter.set(0)
+        for name in list(self._waiters):
+            self.moved(name, 0)
+
+    def watched(self) -> list[str]:
+        """The task ids that anybody waits for."""
+        return [name for name in self._waiters if name != _QUEUE]
 
     @asynccontextmanager
-    async def _waiting_for(self, name: str) -> AsyncGenerator[BusWakeup, None]:
+    async def waiting_for(self, names: Collection[str]) -> AsyncGenerator[BusWakeup]:
+        """From here on until the exit, moves of these names wake the yielded waiter."""
         waiter = BusWakeup()
-        self._waiters.setdefault(name, set()).add(waiter)
+        for name in names:
+            self._waiters.setdefault(name, set()).add(waiter)
         try:
             yield waiter
         finally:
-            waiters = self._waiters[name]
-            waiters.discard(waiter)
-            if not waiters:
-                del self._waiters[name]
+            for name in names:
+                self._let_go(name, waiter)
+
+    def _let_go(self, name: str, waiter: BusWakeup) -> None:
+        waiters = self._waiters.get(name, set())
+        waiters.discard(waiter)
+        if not waiters:
+            self._waiters.pop(name, None)
+            self._heard.pop(name, None)

@@ -53,7 +53,7 @@ class MemoryStore:
             codec.encode(change.detailed_task(after)),
         )
         self._requeue(after, queueing(before, after))
-        self._signal.task_moved(after.id, after.version)
+        self._signal.moved(after.id, after.version)
         return after
 
     def _refuse_conflicts(self, after: Task, expected: int) -> None:

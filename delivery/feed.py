@@ -1,9 +1,8 @@
-"""The changes of tasks, read from the stores: what the one loop reads from, wherever it runs."""
+"""The changes of tasks, read from the stores: what every way of delivery reads from."""
 
 from collections.abc import Callable, Sequence
 
-from ..domain.events import TaskEvent
-from ..domain.ports import EventLog, TaskViews
+from ..domain.ports import Clock, EventLog, TaskView, TaskViews
 from ..domain.task import Task, evolve
 from .port import Change
 
@@ -13,13 +12,16 @@ Encode = Callable[[Task], bytes]
 class Feed:
     """Reads by version. `encode` gives the wire form, the same that the view rows hold."""
 
-    def __init__(self, views: TaskViews, log: EventLog, encode: Encode) -> None:
-        self._views, self._log, self._encode = views, log, encode
+    def __init__(self, views: TaskViews, log: EventLog, encode: Encode, clock: Clock) -> None:
+        self._views, self._log, self._encode, self._now = views, log, encode, clock
 
-    async def owned(self, owner: str, task_ids: Sequence[str]) -> tuple[str, ...]:
-        """Those of the tasks that exist and belong to this owner, in the order given."""
-        found = [await self._views.get(task_id) for task_id in task_ids]
-        return tuple(view.task_id for view in found if view and view.owner == owner)
+    async def owned(self, owner: str, task_id: str) -> TaskView | None:
+        """The view of a task of this owner; None for another's, an expired one, or none at all."""
+        view = await self._views.get(task_id)
+        if view is None or view.owner != owner:
+            return None
+        has_gone = view.is_terminal and view.expires_at and view.expires_at <= self._now()
+        return None if has_gone else view
 
     async def after(self, task_id: str, version: int) -> Sequence[Change] | None:
         """Every change with a higher version, oldest first; from 0 the present state alone.
@@ -32,16 +34,18 @@ class Feed:
             return None
         if view.version <= version:
             return ()
-        if version in (0, view.version - 1):
-            return (Change(task_id, view.version, view.is_terminal, view.wire),)
-        return self._replayed(await self._log.read(task_id), version)
+        present = Change(task_id, view.version, view.is_terminal, view.wire)
+        return (*await self.between(task_id, version, view.version), present)
 
-    def _replayed(self, history: Sequence[TaskEvent], version: int) -> Sequence[Change]:
+    async def between(self, task_id: str, after: int, before: int) -> Sequence[Change]:
+        """The changes with versions strictly between two, oldest first; none from 0."""
+        if after == 0 or before - after <= 1:
+            return ()
         changes: list[Change] = []
         task: Task | None = None
-        for event in history:
+        for event in await self._log.read(task_id):
             task = evolve(task, event)
-            if task.version > version:
+            if after < task.version < before:
                 wire = self._encode(task)
                 changes.append(Change(task.id, task.version, task.status.is_terminal, wire))
         return changes

@@ -116,7 +116,11 @@ class ListenDelivery:
         """See `Delivery.open`."""
         seat = self._listening.limits.take(watch.owner)
         try:
-            owned = await self._listening.feed.owned(watch.owner, tuple(watch.after))
+            owned = [
+                task_id
+                for task_id in watch.after
+                if await self._listening.feed.owned(watch.owner, task_id) is not None
+            ]
             agreed = await self._agreed()
         except BaseException:
             seat.give_back()
@@ -252,9 +256,10 @@ def told_state(message: Mapping[str, Any], task_id: str) -> TaskState | None:
     """
     if "error" in message:
         result_of(dict(message))
-    params = message.get("params") or {}
+    params = cast(Mapping[str, Any], message.get("params") or {})
     if message.get("method") == ACKNOWLEDGED:
-        if task_id not in params.get("notifications", {}).get("taskIds", ()):
+        agreed = cast(Mapping[str, Any], params.get("notifications") or {})
+        if task_id not in (agreed.get("taskIds") or ()):
             raise errors.RequestRefused(INVALID_PARAMS, "Task not found.")
     elif message.get("method") == TASK_CHANGED and params.get("taskId") == task_id:
         return task_state(params)

@@ -1,29 +1,54 @@
 """Polling: `tasks/get`, by a client that keeps its own place. Both ends.
 
-A poll tells the present state. A client that sends the version it knows (`dev.outlast/after` in
-`_meta`) is also told every change in between, oldest first, so that slow polling misses none.
+A poll tells the present state. A client that says which version it knows (`dev.outlast/after` in
+`_meta`) is told in the answer's `_meta` the present version, and every change in between, oldest
+first, so that slow polling misses none.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
+import orjson
+
 from ..domain import errors
+from ..domain.ports import TaskView
 from .feed import Feed
-from .frames import AFTER_META_KEY, TaskState, task_state
+from .frames import AFTER_META_KEY, VERSION_META_KEY, TaskState, task_state
 from .port import Change
 from .remote import Remote
 from .source import Backoff, Place
 
 CHANGES_META_KEY = "dev.outlast/changes"
+MORE_META_KEY = "dev.outlast/more"
+CHANGES_MAX = 100  # in one answer; `more` tells that others lie between them and the present state
 INTERVAL_MS_MIN = 50
 INTERVAL_MS_MAX = 60_000
 INTERVAL_MS_DEFAULT = 1_000
 
 
-async def missed(feed: Feed, task_id: str, after: int) -> tuple[Change, ...]:
-    """The changes after a version, the present one last; what a poll with a place answers from."""
-    return tuple(await feed.after(task_id, after) or ())
+class PollingMethod:
+    """`Poller`: the server's end."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    async def owned(self, owner: str, task_id: str) -> TaskView | None:
+        """See `Poller.owned`."""
+        return await self._feed.owned(owner, task_id)
+
+    async def answer(self, view: TaskView, after: int) -> dict[str, Any]:
+        """See `Poller.answer`."""
+        between = await self._feed.between(view.task_id, after, view.version)
+        told = [_told(change) for change in between[:CHANGES_MAX]]
+        meta: dict[str, Any] = {VERSION_META_KEY: view.version, CHANGES_META_KEY: told}
+        if len(between) > CHANGES_MAX:
+            meta[MORE_META_KEY] = True
+        return {**orjson.loads(view.wire), "_meta": meta}
+
+
+def _told(change: Change) -> dict[str, Any]:
+    return {**orjson.loads(change.wire), "_meta": {VERSION_META_KEY: change.version}}
 
 
 class PollingSource:
@@ -42,15 +67,17 @@ class PollingSource:
                 await backoff.pause(error)
                 continue
             backoff.succeeded()
-            for state in _states(answer):
+            states, has_more = _read(answer)
+            for state in states:
                 if place.is_new(state):
                     yield state
                     if state.is_terminal:
                         return
-            await asyncio.sleep(interval_ms(answer) / 1000)
+            if not has_more:
+                await asyncio.sleep(interval_ms(answer) / 1000)
 
     async def _poll(self, task_id: str, version: int) -> dict[str, Any]:
-        meta = {AFTER_META_KEY: {task_id: version}} if version else {}
+        meta = {AFTER_META_KEY: {task_id: version}}
         return await self._remote.request("tasks/get", {"taskId": task_id, "_meta": meta})
 
 
@@ -62,7 +89,11 @@ def interval_ms(task: Mapping[str, Any]) -> int:
     return min(max(suggested, INTERVAL_MS_MIN), INTERVAL_MS_MAX)
 
 
-def _states(answer: Mapping[str, Any]) -> list[TaskState]:
+def _read(answer: Mapping[str, Any]) -> tuple[list[TaskState], bool]:
+    """The states in an answer, oldest first, and whether the next poll brings more at once."""
     meta = cast(Mapping[str, Any], answer.get("_meta") or {})
     between = cast(list[Mapping[str, Any]], meta.get(CHANGES_META_KEY) or [])
-    return [*(task_state(change) for change in between), task_state(answer)]
+    states = [task_state(change) for change in between]
+    if meta.get(MORE_META_KEY) is True:
+        return states, True
+    return [*states, task_state(answer)], False

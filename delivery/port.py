@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ..domain.ports import TaskView
+
 KEEP_ALIVE = b""  # the empty frame: nothing to tell, and the carrier shows that it lives
 
 
@@ -83,7 +85,19 @@ class Listener(Protocol):
     """Turns a request into a watch."""
 
     async def open(self, request: ListenRequest) -> OpenWatch:
-        """The watch. Raises InvalidCall, MissingCapability, TooManyWatches, StoreUnavailable."""
+        """The watch. Raises InvalidCall, MissingCapability, TooManyWatches, and store errors."""
+        ...
+
+
+class Poller(Protocol):
+    """Answers a client that asks by itself."""
+
+    async def owned(self, owner: str, task_id: str) -> TaskView | None:
+        """The task as it is now; None for another's, an expired one, or none at all."""
+        ...
+
+    async def answer(self, view: TaskView, after: int) -> dict[str, Any]:
+        """The task of the view with every change since `after` in its `_meta`."""
         ...
 
 
@@ -96,7 +110,7 @@ class Connection(Protocol):
         ...
 
     async def received(self, request: ListenRequest) -> None:
-        """Open a watch and let its frames flow; a refusal is answered. Never raises for a request."""
+        """Open a watch and let its frames flow; a refusal is answered, never raised."""
         ...
 
     async def cancelled(self, request_id: Any) -> None:

@@ -11,9 +11,10 @@ import httpx2
 import orjson
 
 from ..domain import errors
+from ..domain.extension import TASKS_EXTENSION
 
 PROTOCOL_VERSION = "2026-07-28"
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
+UNAUTHORIZED = 401
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 60.0
 SILENCE_S_MAX = 60.0  # a stream shows that it lives at least four times as often
@@ -39,9 +40,11 @@ class Remote:
 
     def message(self, method: str, params: Mapping[str, Any]) -> Json:
         """A request under the next id, with the envelope that every request carries."""
-        extensions = {**self.capabilities.get("extensions", {}), TASKS_EXTENSION: {}}
-        meta = {
-            **params.get("_meta", {}),
+        declared = cast(Json, self.capabilities.get("extensions", {}))
+        extensions: Json = {**declared, TASKS_EXTENSION: {}}
+        given: Json = params.get("_meta", {})
+        meta: Json = {
+            **given,
             "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
             "io.modelcontextprotocol/clientInfo": {"name": "outlast", "version": "1"},
             "io.modelcontextprotocol/clientCapabilities": {
@@ -49,7 +52,7 @@ class Remote:
                 "extensions": extensions,
             },
         }
-        body = {**params, "_meta": meta}
+        body: Json = {**params, "_meta": meta}
         return {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": body}
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Json:
@@ -125,7 +128,7 @@ def _decoded(status: int, body: bytes) -> Json:
         message = orjson.loads(body)
     except orjson.JSONDecodeError:
         message = None
-    if status == httpx2.codes.UNAUTHORIZED:
+    if status == UNAUTHORIZED:
         raise errors.RequestRefused(status, "a valid token is required")
     if not isinstance(message, dict) or not ("result" in message or "error" in message):
         raise errors.ConnectionLost(f"the server answered with HTTP status {status}")

@@ -100,13 +100,10 @@ class Dispatcher(Protocol):
 
 
 class Signal(Protocol):
-    """Names who moved; carries no news.
+    """Names who moved; carries no news. It may be lost, doubled, late: readers have own numbers."""
 
-    It may be lost, doubled or late: whoever waits reads from its own number.
-    """
-
-    def watching(self, task_id: str) -> AbstractAsyncContextManager["Wakeup"]:
-        """From here on until the exit, moves of this task wake the yielded waiter."""
+    def watching(self, *task_ids: str) -> AbstractAsyncContextManager["Wakeup"]:
+        """From here on until the exit, moves of these tasks wake the yielded waiter."""
         ...
 
     def watching_queue(self) -> AbstractAsyncContextManager["Wakeup"]:
@@ -117,13 +114,28 @@ class Signal(Protocol):
 class Wakeup(Protocol):
     """One waiter. A move between two waits is not missed: the next wait returns at once."""
 
-    @property
-    def version(self) -> int:
-        """The highest version that was signalled; 0 while none was, or news may be missing."""
-        ...
-
     async def wait(self, seconds: float) -> bool:
         """Return True once something moved, or False when the time is up. May return early."""
+        ...
+
+    def take(self) -> Mapping[str, int]:
+        """Who moved since the last take, and to which version; 0 where news may be missing."""
+        ...
+
+
+class Announcements(Protocol):
+    """What upstreams announce of themselves: changes of their lists and resources.
+
+    A topic is a list's name in a subscription filter (`toolsListChanged`, `promptsListChanged`,
+    `resourcesListChanged`), or a resource's URI. Like the signal it may come late or twice.
+    """
+
+    async def offered(self) -> frozenset[str]:
+        """The lists that some upstream announces, and `resourceSubscriptions` if one does those."""
+        ...
+
+    def listening(self, topics: frozenset[str]) -> AbstractAsyncContextManager[Wakeup]:
+        """From here on until the exit, announcements of these topics wake; `take` names them."""
         ...
 
 

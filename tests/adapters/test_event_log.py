@@ -2,20 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
 
 import psycopg
 import pytest
-from eventsourcing.persistence import StoredEvent
 from eventsourcing.postgres import PostgresDatastore
-from eventsourcing.utils import register_topic
 from psycopg.conninfo import make_conninfo
 from psycopg_pool.base import AttemptWithBackoff
 
-from outlast.adapters import codec, event_log, postgres
+from outlast.adapters import event_log, postgres
 from outlast.domain import errors
-from outlast.domain.events import TaskEvent
 from outlast.domain.task import fold
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts import stores
@@ -35,23 +31,6 @@ IMPATIENT_S = 0.5
 
 WRITERS = 8
 APPENDS_EACH = 25
-
-
-@dataclass(frozen=True)
-class Remarked(TaskEvent):
-    """An event of the second release; in the first, its field was called `note`."""
-
-    TOPIC: ClassVar[str] = "test.remarked"
-    class_version: ClassVar[int] = 2
-
-    remark: str
-
-    @staticmethod
-    def upcast_v1_v2(state: dict[str, Any]) -> None:
-        state["remark"] = state.pop("note")
-
-
-register_topic(Remarked.TOPIC, Remarked)
 
 
 @pytest.fixture
@@ -329,47 +308,6 @@ async def test_the_recorder_cannot_be_used_without_the_rows_that_belong_to_the_e
     datastore.close()
 
 
-@pytest.mark.promise("old-events-replay")
-async def test_a_row_of_an_older_release_is_read_in_todays_shape(url: str, rival: Ports) -> None:
-    task = await open_task(rival.log)
-    _store(url, task.id, 2, Remarked.TOPIC, {"at": "then", "note": "written by the first release"})
-    _store(
-        url,
-        task.id,
-        3,
-        Remarked.TOPIC,
-        {"at": "now", "class_version": 2, "remark": "by the second"},
-    )
-    assert list(await rival.log.read(task.id))[1:] == [
-        Remarked(task.id, 2, "then", "written by the first release"),
-        Remarked(task.id, 3, "now", "by the second"),
-    ]
-
-
-async def test_todays_shape_is_stored_with_its_class_version() -> None:
-    mapper = event_log.TaskEventMapper()
-    event = Remarked("task", 7, "now", "text")
-    stored = mapper.to_stored_event(event)
-    assert codec.decode(stored.state) == {"at": "now", "class_version": 2, "remark": "text"}
-    assert mapper.to_domain_event(stored) == event
-    assert mapper.to_stored_event(event).event_id != stored.event_id
-
-
-@pytest.mark.parametrize(
-    ("topic", "state"),
-    [
-        ("task.from_the_future", {"at": "now"}),
-        (Remarked.TOPIC, {"at": "now", "class_version": 3, "comment": "a shape of tomorrow"}),
-        ("os:getcwd", {"at": "now"}),
-        ("collections:OrderedDict", {"at": "now"}),
-    ],
-)
-async def test_a_row_that_nobody_here_can_read_says_so(topic: str, state: dict[str, Any]) -> None:
-    stored = StoredEvent("task", 2, topic, codec.encode(state))
-    with pytest.raises(LookupError, match=f"'{topic}'.*newer release"):
-        event_log.TaskEventMapper().to_domain_event(stored)
-
-
 async def test_what_the_url_says_reaches_the_server(url: str) -> None:
     named = make_conninfo(
         url, application_name="outlast-by-name", sslmode="disable", connect_timeout="7"
@@ -418,13 +356,3 @@ async def _read_what_is_new(url: str, ended: asyncio.Event) -> list[tuple[int, s
             seen += await cursor.fetchall()
             if is_last_look:
                 return seen
-
-
-def _store(url: str, task_id: str, version: int, topic: str, state: dict[str, Any]) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO outlast.task_events"
-            " (originator_id, originator_version, topic, state, event_id)"
-            " VALUES (%s, %s, %s, %s, gen_random_uuid())",
-            (task_id, version, topic, codec.encode(state)),
-        )

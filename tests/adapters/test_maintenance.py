@@ -28,6 +28,7 @@ EVENTS_EACH = 10
 FORGOTTEN = 500
 CHUNK = 100
 APPENDS_MIN = 200
+LOOK_AGAIN_S = 0.01
 PHASE_S_MAX = 60.0
 
 FILL = (
@@ -59,7 +60,6 @@ async def ports(database_url: str) -> AsyncIterator[Ports]:
     with psycopg.connect(database_url, autocommit=True) as connection:
         for statement in FILL:
             connection.execute(statement.encode())
-        connection.execute("CHECKPOINT")
     async with stores.on_postgres(database_url) as ports:
         yield ports
 
@@ -86,12 +86,17 @@ async def test_maintenance_does_not_stall_appends(database_url: str, ports: Port
         ),
         "VACUUM of everything": lambda: statements("VACUUM (ANALYZE)"),
     }
-    quiet = await watched(ports, "quiet", lambda: asyncio.sleep(0.05))  # noqa: TID251 - time itself
+    table_waits: list[str] = []
+    looking = asyncio.create_task(look_for_table_waits(database_url, table_waits))
+    quiet = await watched(ports, "quiet", lambda: asyncio.sleep(0.05))  # noqa: TID251 - time itself is meant
     limit_s = max(PROMISED_S, NOISE * quiet.worst_s)
     found = [await watched(ports, name, work) for name, work in phases.items()]
+    looking.cancel()
+    await asyncio.gather(looking, return_exceptions=True)
     report = "\n".join(map(str, [quiet, *found]))
     kept = max(phase.worst_s for phase in found) < PROMISED_S
-    print(f"{report}\nworst append under 50 ms: {'kept' if kept else 'NOT KEPT'}")  # noqa: T201
+    print(f"{report}\nworst append under 50 ms: {'kept' if kept else 'NOT KEPT'}")  # noqa: T201 - the figure is the proof
+    assert table_waits == []  # whatever the clock of a busy machine says
     assert all(phase.worst_s < limit_s for phase in found), report
     with psycopg.connect(database_url) as connection:
         left = connection.execute("SELECT count(*) FROM outlast.task_view").fetchone()
@@ -119,3 +124,17 @@ async def watched(ports: Ports, name: str, work: Callable[[], Awaitable[None]]) 
         is_done.set()
         await asyncio.gather(*writing)
     return Phase(name, len(taken_s), max(taken_s))
+
+
+async def look_for_table_waits(url: str, found: list[str]) -> None:
+    """Note every append that is seen to wait for a lock on a table, until cancelled."""
+    connecting = psycopg.AsyncConnection.connect(url, autocommit=True)
+    async with await connecting as connection:
+        while True:
+            cursor = await connection.execute(
+                "SELECT wait_event FROM pg_stat_activity WHERE datname = current_database()"
+                " AND wait_event_type = 'Lock' AND wait_event = 'relation'"
+                " AND query LIKE 'SELECT outlast.append_events%'"
+            )
+            found += [row[0] for row in await cursor.fetchall()]
+            await asyncio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - time itself is meant

@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outlast.adapters import signal
+from outlast.adapters.postgres import Database
 from outlast.adapters.signal import PostgresSignal
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts import stores
@@ -29,9 +30,20 @@ async def wire(module_database_url: str) -> AsyncIterator[Proxy]:
 
 
 @pytest.fixture
-async def heard(wire: Proxy) -> AsyncIterator[PostgresSignal]:
+async def database(module_database_url: str) -> AsyncIterator[Database]:
+    """The way around the wire."""
+    database = Database(module_database_url)
+    await database.open()
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@pytest.fixture
+async def heard(wire: Proxy, database: Database) -> AsyncIterator[PostgresSignal]:
     """A signal that hears over the wire."""
-    heard = PostgresSignal(wire.url)
+    heard = PostgresSignal(wire.url, database)
     await heard.open()
     try:
         await stores.until_live(heard)
@@ -102,10 +114,10 @@ async def test_a_silent_network_is_noticed_in_time_and_mended(
 
 
 async def test_a_network_that_is_silent_from_the_first_byte_holds_up_neither_start_nor_end(
-    wire: Proxy,
+    wire: Proxy, database: Database
 ) -> None:
     wire.block()
-    deaf = PostgresSignal(wire.url)
+    deaf = PostgresSignal(wire.url, database)
     async with asyncio.timeout(1):
         await deaf.open()
         async with deaf.watching("task") as watcher:
@@ -158,3 +170,20 @@ def notify(url: str, *task_ids: str) -> None:
     with psycopg.connect(url, autocommit=True) as connection:
         for task_id in task_ids:
             connection.execute("SELECT pg_notify('task_moved', %s)", (f"{task_id}:2",))
+
+
+async def test_a_move_that_nobody_heard_of_is_found_by_a_look(
+    module_database_url: str, heard: PostgresSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "LOOK_LIVE_S", 0.05)
+    monkeypatch.setattr(signal, "LOOK_DOWN_S", 0.05)
+    async with stores.on_postgres(module_database_url) as ports:
+        task = await stores.open_task(ports.log, "missed")
+        async with heard.watching(task.id) as watcher:
+            with psycopg.connect(module_database_url, autocommit=True) as connection:
+                connection.execute(
+                    "UPDATE outlast.task_view SET version = 7 WHERE task_id = %s", (task.id,)
+                )
+            async with asyncio.timeout(BOUND_S):
+                while watcher.take().get(task.id) != 7:
+                    await watcher.wait(BOUND_S)

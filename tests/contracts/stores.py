@@ -40,7 +40,8 @@ async def in_memory() -> AsyncGenerator[Ports, None]:
 
 @asynccontextmanager
 async def on_postgres(url: str, signal_url: str | None = None) -> AsyncGenerator[Ports, None]:
-    database, signal = Database(url), PostgresSignal(signal_url or url)
+    database = Database(url)
+    signal = PostgresSignal(signal_url or url, database)
     log = PostgresEventLog(database)
     await database.open()
     await signal.open()
