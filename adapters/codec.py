@@ -6,6 +6,9 @@ from typing import Any
 
 import orjson
 
+from ..domain import change
+from ..domain.task import Task
+
 # A space in front says that the fast reader would lose something: large integers become floats.
 _SLOW = b" "
 
@@ -37,3 +40,8 @@ def storable(text: str) -> str:
 def digest(text: str) -> str:
     """A short stand-in for any text, the same for the same text only."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def wire_of(task: Task) -> bytes:
+    """The bytes that a view row holds: what `tasks/get` answers."""
+    return encode(change.detailed_task(task))

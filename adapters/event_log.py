@@ -25,7 +25,7 @@ from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastor
 from eventsourcing.utils import TopicError, register_topic, resolve_topic
 from psycopg.rows import dict_row
 
-from ..domain import change, errors
+from ..domain import errors
 from ..domain.decisions import Events
 from ..domain.events import EVENT_TYPES, TaskEvent
 from ..domain.queueing import LEASE_S, queueing
@@ -209,7 +209,7 @@ class PostgresEventLog:
             after = evolve(after, event)
         if after is None or not events:
             raise ValueError("nothing to append")
-        wire = codec.encode(change.detailed_task(after))
+        wire = codec.wire_of(after)
         row = ViewRow(after, expected, queueing(before, after), wire)
         stored = [self._mapper.to_stored_event(event) for event in events]
         loop, line = asyncio.get_running_loop(), Line()

@@ -3,17 +3,18 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 
-from ..domain import change, errors
+from ..domain import errors
 from ..domain.decisions import Events
 from ..domain.events import TaskEvent
 from ..domain.ports import TaskView
 from ..domain.queueing import LEASE_S, Queueing, queueing
 from ..domain.task import Task, evolve
 from . import codec
-from .bus import Bus
+from .bus import Bus, BusWakeup
 
 
 @dataclass
@@ -50,7 +51,7 @@ class MemoryStore:
             after.status.is_terminal,
             after.expires_at,
             after.opened.call_digest,
-            codec.encode(change.detailed_task(after)),
+            codec.wire_of(after),
         )
         self._requeue(after, queueing(before, after))
         self._signal.moved(after.id, after.version)
@@ -150,3 +151,22 @@ class MemoryStore:
 async def _turn() -> None:
     """The place where another caller may come first, as in PostgreSQL."""
     await asyncio.sleep(0)
+
+
+class MemoryAnnouncements:
+    """`Announcements` that somebody makes by hand."""
+
+    def __init__(self, offered: frozenset[str] = frozenset()) -> None:
+        self._offered, self._bus = offered, Bus()
+
+    async def offered(self) -> frozenset[str]:
+        """See `Announcements.offered`."""
+        return self._offered
+
+    def listening(self, topics: frozenset[str]) -> AbstractAsyncContextManager[BusWakeup]:
+        """See `Announcements.listening`."""
+        return self._bus.waiting_for(topics)
+
+    def announce(self, topic: str) -> None:
+        """Wake those who listen to this topic."""
+        self._bus.moved(topic, 0)

@@ -1,8 +1,36 @@
-"""The run queue on PostgreSQL: a small lease table. The append function puts and drops its rows."""
+"""The run queue on PostgreSQL: a small lease table. The append function puts and drops its rows.
 
+A lease that has run out says that its worker is dead, or that nobody could renew because the store
+was away. So only a process that has itself been in touch with the store for as long as a lease
+takes the work of others: after an outage the living get the time to renew, and what is merely due
+is claimed at once.
+"""
+
+import time
 from collections.abc import Sequence
 
 from . import postgres
+
+SILENCE_S_MAX = 2.0  # a worker asks every 1.5 s at least; after a longer gap the store was away
+
+
+class Contact:
+    """How long one process has been in touch with the store without a break."""
+
+    def __init__(self) -> None:
+        self._since = self._last = float("-inf")
+
+    def made(self) -> None:
+        """The store has just answered."""
+        now = time.monotonic()
+        if now - self._last > SILENCE_S_MAX:
+            self._since = now
+        self._last = now
+
+    def lasts(self, seconds: float) -> bool:
+        """True when it has lasted so long, up to now."""
+        now = time.monotonic()
+        return now - self._last <= SILENCE_S_MAX and now - self._since >= seconds
 
 
 class PostgresDispatcher:
@@ -10,6 +38,7 @@ class PostgresDispatcher:
 
     def __init__(self, database: postgres.Database) -> None:
         self._database = database
+        self._contact = Contact()
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`. Skips rows that an append holds; its signal follows."""
@@ -17,15 +46,17 @@ class PostgresDispatcher:
             "WITH free AS MATERIALIZED ("
             " SELECT task_id FROM outlast.run_queue"
             " WHERE due <= clock_timestamp()"
-            " AND (lease_until IS NULL OR lease_until < clock_timestamp())"
+            " AND (lease_until IS NULL OR (lease_until < clock_timestamp() AND %s))"
             " ORDER BY due LIMIT %s FOR UPDATE SKIP LOCKED)"
             " UPDATE outlast.run_queue q"
             " SET worker = %s, lease_until = clock_timestamp() + make_interval(secs => %s)"
             " FROM free WHERE q.task_id = free.task_id RETURNING q.task_id, q.due",
+            self._contact.lasts(lease_s),
             limit,
             worker,
             lease_s,
         )
+        self._contact.made()
         return [task_id for task_id, _due in sorted(rows, key=lambda row: row[1])]
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
@@ -44,6 +75,7 @@ class PostgresDispatcher:
             worker,
             lease_s,
         )
+        self._contact.made()
         return [row[0] for row in rows]
 
     async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:

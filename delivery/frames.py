@@ -13,7 +13,6 @@ from .port import Change
 
 SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
 VERSION_META_KEY = "dev.outlast/version"  # beside each task: its version, to drop repeats by
-AFTER_META_KEY = "dev.outlast/after"  # on the request: task id to the version already known
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 TASK_CHANGED = "notifications/tasks"

@@ -6,7 +6,7 @@ subscription's place in each task is kept by the stream, and by the client when 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,7 +17,6 @@ from .feed import Feed
 from .follow import follow
 from .frames import (
     ACKNOWLEDGED,
-    AFTER_META_KEY,
     LIST_CHANGES,
     LISTEN,
     RESOURCE_SUBSCRIPTIONS,
@@ -30,7 +29,15 @@ from .frames import (
     task_state,
 )
 from .limits import TASKS_PER_WATCH_MAX, Seat, WatchLimits
-from .port import KEEP_ALIVE, ListenRequest, OpenWatch, Receipt, Watch
+from .port import (
+    AFTER_META_KEY,
+    KEEP_ALIVE,
+    ListenRequest,
+    OpenWatch,
+    Receipt,
+    Watch,
+    places_of,
+)
 from .remote import Remote, result_of
 from .source import INVALID_PARAMS, Backoff, Place
 
@@ -82,17 +89,6 @@ class ListenMethod:
         after = {task_id: places.get(task_id, 0) for task_id in task_ids or ()}
         delivery = ListenDelivery(self._listening, request.request_id, wanted)
         return await delivery.open(Watch(request.owner, after))
-
-
-def places_of(params: Mapping[str, Any]) -> Mapping[str, int]:
-    """The versions that the client says it knows, by task. Raises InvalidCall."""
-    meta = cast(Mapping[str, Any], params.get("_meta") or {})
-    given = meta.get(AFTER_META_KEY, {})
-    places = cast(Mapping[str, Any], given if isinstance(given, dict) else {"": None})
-    for version in places.values():
-        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
-            raise errors.InvalidCall(f"{AFTER_META_KEY} must map task ids to versions")
-    return places
 
 
 def _names(filters: Mapping[str, Any], name: str) -> list[str] | None:
@@ -161,7 +157,7 @@ class ListenWatch:
         """See `OpenWatch.close`."""
         self._seat.give_back()
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes]:
         """See `OpenWatch.frames`. An empty frame says that all is quiet."""
         # Listen before the acknowledgement: what is announced after it must be heard.
         topics = self._agreed.lists | self._agreed.resources

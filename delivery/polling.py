@@ -14,8 +14,8 @@ import orjson
 from ..domain import errors
 from ..domain.ports import TaskView
 from .feed import Feed
-from .frames import AFTER_META_KEY, VERSION_META_KEY, TaskState, task_state
-from .port import Change
+from .frames import VERSION_META_KEY, TaskState, task_state
+from .port import AFTER_META_KEY, Change
 from .remote import Remote
 from .source import Backoff, Place
 

@@ -9,12 +9,14 @@ A change is one event of a task's stream, told as the whole task after it: what 
 have answered at that moment.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from ..domain import errors
 from ..domain.ports import TaskView
 
+AFTER_META_KEY = "dev.outlast/after"  # on a request: task id to the version that the client knows
 KEEP_ALIVE = b""  # the empty frame: nothing to tell, and the carrier shows that it lives
 
 
@@ -58,7 +60,7 @@ class OpenWatch(Protocol):
         """What was agreed to."""
         ...
 
-    def frames(self) -> AsyncIterator[bytes]:
+    def frames(self) -> AsyncGenerator[bytes]:
         """What goes to the client, in order; ends when the watch does.
 
         Pulled: the next change is read only when the last frame has been taken, so a slow reader
@@ -128,3 +130,14 @@ class Delivery(Protocol):
     async def open(self, watch: Watch) -> OpenWatch:
         """Agree to a watch. Raises TooManyWatches, StoreUnavailable."""
         ...
+
+
+def places_of(params: Mapping[str, Any]) -> Mapping[str, int]:
+    """The versions that the client says it knows, by task. Raises InvalidCall."""
+    meta = cast(Mapping[str, Any], params.get("_meta") or {})
+    given = meta.get(AFTER_META_KEY, {})
+    places = cast(Mapping[str, Any], given if isinstance(given, dict) else {"": None})
+    for version in places.values():
+        if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+            raise errors.InvalidCall(f"{AFTER_META_KEY} must map task ids to versions")
+    return places

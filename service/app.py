@@ -7,20 +7,25 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 
 from .endpoint import Endpoint
+from .socket import Socket
 
 MCP_PATH = "/mcp"
+WEBSOCKET_PATH = "/ws"
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What an application is made of; `running` holds all that must be opened and closed."""
+    """What an application is made of; `running` holds all that must be opened and closed,
+    and `end_watches` ends open streams gracefully, before the server waits for its connections."""
 
     endpoint: Endpoint
+    socket: Socket
     is_ready: Callable[[], Awaitable[bool]]
     running: Callable[[], AbstractAsyncContextManager[None]]
+    end_watches: Callable[[], None]
 
 
 def assemble(parts: Parts) -> FastAPI:
@@ -43,6 +48,7 @@ def assemble(parts: Parts) -> FastAPI:
     app = FastAPI(title="Outlast", openapi_url=None, lifespan=lifespan)
     # Plain routes: the endpoint reads the body itself and needs no parameter machinery.
     app.router.routes.append(Route(MCP_PATH, parts.endpoint.post, methods=["POST"]))
+    app.router.routes.append(WebSocketRoute(WEBSOCKET_PATH, parts.socket.serve))
     app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
     app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))
     return app

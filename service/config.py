@@ -11,11 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ..domain import errors
 from .policy import Policies, Policy
+from .settings import Fields
 
 M = TypeVar("M", bound=BaseModel)
 
 _SECTIONS = ("server", "upstreams", "defaults", "tools")
-_NAME = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Upstream(BaseModel):
@@ -34,6 +35,10 @@ class Upstream(BaseModel):
     def _one_way(self) -> "Upstream":
         if (self.command is None) == (self.url is None):
             raise ValueError("give either command or url")
+        if self.command is None and (self.env or self.cwd is not None):
+            raise ValueError("env and cwd go with command")
+        if self.url is None and self.headers:
+            raise ValueError("headers go with url")
         return self
 
 
@@ -67,6 +72,7 @@ def parse(text: str, name: str) -> Config:
             raise source.mistake((section,), f"unknown section; there are {', '.join(_SECTIONS)}")
         if not isinstance(content, dict):
             raise source.mistake((section,), f"must be a table: [{section}]")
+    source.model(Fields, ("server",), raw.get("server", {}))
     defaults = source.model(Policy, ("defaults",), raw.get("defaults", {}))
     tools = {
         tool: _overlay(source, defaults, ("tools", tool), table)
@@ -85,7 +91,7 @@ def _overlay(source: "_Source", defaults: Policy, where: tuple[str, ...], table:
 
 
 def _upstream(source: "_Source", name: str, table: Any) -> Upstream:
-    if not _NAME.match(name):
+    if not _NAME.fullmatch(name):
         raise source.mistake(("upstreams", name), "a name has 1 to 64 letters, digits, - or _")
     return source.model(Upstream, ("upstreams", name), table)
 
@@ -145,6 +151,8 @@ def _shared(path: Sequence[str], where: Sequence[str]) -> int:
 
 
 def _reason(kind: str, message: str, model: type[BaseModel]) -> str:
+    if kind == "model_type":
+        return "must be a table"
     if kind == "extra_forbidden":
         return f"unknown setting; there are {', '.join(model.model_fields)}"
     return message.removeprefix("Value error, ")

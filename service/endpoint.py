@@ -6,41 +6,31 @@ method, capability, parameters. Each step that refuses has created nothing.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, cast
+from typing import Any
 
-from mcp.shared.inbound import (
-    InboundLadderRejection,
-    classify_inbound_request,
-    decode_header_value,
-    find_duplicated_routing_header,
-)
-from mcp_types import (
-    CLIENT_CAPABILITIES_META_KEY,
-    HEADER_MISMATCH,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    SERVER_INFO_META_KEY,
-    UNSUPPORTED_PROTOCOL_VERSION,
-)
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+import anyio
+from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
+from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest
 from ..domain import errors
 from ..domain.ports import Identity, Progress
-from . import jsonrpc, problems
+from . import envelope, jsonrpc, problems
+from .carriers import STREAM, STREAM_HEADERS, FrameResponse, disconnected, event
 from .exchange import Exchange
 from .guard import Guard
 from .jsonrpc import Message, Rejection, RequestId
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
+BODY_S_MAX = 30.0  # a body that takes longer to arrive is given up: 408
 STREAM_AFTER_S = 5.0  # an answer that takes longer comes as a stream, if the client reads streams
 KEEP_ALIVE_S = 15.0  # well under the 30 to 60 s after which proxies drop a quiet connection
 
 JSON = "application/json"
-STREAM = "text/event-stream"
 SLOW_METHODS = frozenset({"tools/call"})
-TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+LISTEN = "subscriptions/listen"
 
 Result = bytes | dict[str, Any]
 Method = Callable[[Exchange], Coroutine[Any, Any, Result]]
@@ -52,13 +42,15 @@ class Endpoint:
     def __init__(
         self,
         methods: Mapping[str, Method],
+        listener: Listener,
         identity: Identity,
         guard: Guard,
         server_info: Mapping[str, str],
         *,
         require_task_name: bool,
     ) -> None:
-        self._methods, self._identity, self._guard = methods, identity, guard
+        self._methods, self._listener = methods, listener
+        self._identity, self._guard = identity, guard
         self._require_task_name = require_task_name
         self._server_info = {SERVER_INFO_META_KEY: dict(server_info)}
         self._head = b'{"resultType":"complete","_meta":' + jsonrpc.dumps(self._server_info)
@@ -71,55 +63,50 @@ class Endpoint:
             owner = await self._identity.authenticate(request.headers.get("authorization"))
             message = jsonrpc.parse(await _body(request))
             request_id = message.id
-            headers = self._check_envelope(request, message)
             if message.id is None:
-                return Response(status_code=202)
-            method = self._methods.get(message.method)
-            if method is None:
-                raise Rejection(METHOD_NOT_FOUND, f"Method not found: {message.method}", status=404)
-            capabilities = _capabilities(message)
+                return self._notified(message)
+            envelope.check(message, request.headers, require_task_name=self._require_task_name)
             exchange = Exchange(
-                owner, message.id, message.method, message.params, capabilities, headers
+                owner,
+                message.id,
+                message.method,
+                message.params,
+                envelope.capabilities_of(message),
+                request.headers,
             )
-            return await self._serve(request, exchange, method)
+            return await self._answer(request, exchange)
         except errors.Unauthenticated as error:
-            return _unauthenticated(error)
+            return _unauthenticated(error, gave_none="authorization" not in request.headers)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:  # the edge: every failure has an answer
+            if isinstance(error, jsonrpc.InvalidMessage):
+                request_id = error.request_id
             return _refusal(request_id, error)
 
-    def _check_envelope(self, request: Request, message: Message) -> Mapping[str, str]:
-        headers = dict(request.headers)
+    def _notified(self, message: Message) -> Response:
+        """This revision has no notification that means anything over HTTP: heard, and no more."""
         if message.method == "initialize":
-            raise _speaks_modern_only(message)
-        if message.id is None:
-            return headers
-        doubled = find_duplicated_routing_header(request.headers.items())
-        if doubled is not None:
-            raise Rejection(HEADER_MISMATCH, f"The header {doubled} came more than once")
-        verdict = classify_inbound_request(message.body, headers=headers)
-        if isinstance(verdict, InboundLadderRejection):
-            raise Rejection(verdict.code, verdict.message, data=verdict.data)
-        if message.method in TASK_METHODS:
-            self._check_task_name(headers, message)
-        return headers
+            envelope.check(message, None, require_task_name=False)
+        return Response(status_code=202)
 
-    def _check_task_name(self, headers: Mapping[str, str], message: Message) -> None:
-        given = headers.get("mcp-name")
-        if given is None and not self._require_task_name:
-            return
-        if decode_header_value(given) != message.params.get("taskId"):
-            raise Rejection(
-                HEADER_MISMATCH, "The Mcp-Name header does not match the request's taskId"
+    async def _answer(self, request: Request, exchange: Exchange) -> Response:
+        if exchange.method == LISTEN:
+            wanted = ListenRequest(
+                exchange.owner.key, exchange.request_id, exchange.params, exchange.declares_tasks
             )
+            return FrameResponse(await self._listener.open(wanted))
+        method = self._methods.get(exchange.method)
+        if method is None:
+            raise Rejection(METHOD_NOT_FOUND, f"Method not found: {exchange.method}", status=404)
+        if exchange.method not in SLOW_METHODS:
+            return _json(self._respond(exchange.request_id, await method(exchange)))
+        return await self._serve(request, exchange, method)
 
     async def _serve(self, request: Request, exchange: Exchange, method: Method) -> Response:
         """Wait a while for the answer; then, or at the first progress, go on as a stream."""
-        if exchange.method not in SLOW_METHODS:
-            return _json(self._respond(exchange.request_id, await method(exchange)))
         work = asyncio.ensure_future(method(exchange))
-        gone = asyncio.ensure_future(_disconnected(request))
+        gone = asyncio.ensure_future(disconnected(request.receive))
         told = asyncio.ensure_future(exchange.progress_told.wait())
         streams = STREAM in request.headers.get("accept", "")
         try:
@@ -138,33 +125,28 @@ class Endpoint:
         if not gone.cancelled() or not streams:
             await _stop(work)
             raise ClientDisconnect
-        return StreamingResponse(
-            self._stream(exchange, work),
-            media_type=STREAM,
-            headers={"X-Accel-Buffering": "no", "Cache-Control": "no-cache"},
-        )
+        return _Stream(self._frames(exchange, work), work)
 
-    async def _stream(
+    async def _frames(
         self, exchange: Exchange, work: "asyncio.Future[Result]"
     ) -> AsyncIterator[bytes]:
-        """Progress and keep-alive comments until the answer; closing the stream stops the work."""
-        try:
-            while not work.done():
-                news = asyncio.ensure_future(exchange.progress.get())
+        """Progress, and comments that keep the connection alive, until the answer."""
+        while not work.done():
+            news = asyncio.ensure_future(exchange.progress.get())
+            try:
                 await asyncio.wait(
                     {work, news}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
                 )
-                if news.done():
-                    yield _frame(_progress(exchange, news.result()))
-                else:
-                    await _stop(news)
-                    if not work.done():
-                        yield b":\r\n\r\n"
-            while not exchange.progress.empty():
-                yield _frame(_progress(exchange, exchange.progress.get_nowait()))
-            yield _frame(self._outcome(exchange, work))
-        finally:
-            await _stop(work)
+            finally:
+                told = news.done()
+                news.cancel()
+            if told:
+                yield event(_progress(exchange, news.result()))
+            elif not work.done():
+                yield event(KEEP_ALIVE)
+        while not exchange.progress.empty():
+            yield event(_progress(exchange, exchange.progress.get_nowait()))
+        yield event(self._outcome(exchange, work))
 
     def _outcome(self, exchange: Exchange, work: "asyncio.Future[Result]") -> bytes:
         try:
@@ -182,8 +164,26 @@ class Endpoint:
         """Add `resultType` and our `serverInfo`. Bytes are spliced, never parsed: they bring neither."""
         if isinstance(result, bytes):
             return self._head + (result[1:] if result == b"{}" else b"," + result[1:])
-        meta = {**self._server_info, **(result.get("_meta") or {})}
+        # Ours over an upstream's own: it is Outlast that the client is talking to.
+        meta = {**(result.get("_meta") or {}), **self._server_info}
         return jsonrpc.dumps({"resultType": "complete", **result, "_meta": meta})
+
+
+class _Stream(StreamingResponse):
+    """A stream that takes its work with it, even when its reader has gone before the first frame."""
+
+    def __init__(self, frames: AsyncIterator[bytes], work: "asyncio.Future[Result]") -> None:
+        super().__init__(frames, media_type=STREAM, headers=STREAM_HEADERS)
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the frames, and stop the work."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # The framework cancels again at every await; the work is stopped once and may tidy up.
+            with anyio.CancelScope(shield=True):
+                await _stop(self._work)
 
 
 async def _body(request: Request) -> bytes:
@@ -191,31 +191,26 @@ async def _body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
         raise Rejection(INVALID_REQUEST, f"The Content-Type must be {JSON}", status=415)
+    length = request.headers.get("content-length", "")
+    _refuse_large(int(length) if length.isdecimal() and length.isascii() else 0)
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > BODY_BYTES_MAX:
-            raise Rejection(
-                INVALID_REQUEST, f"The body is larger than {BODY_BYTES_MAX} bytes", status=413
-            )
+    try:
+        async with asyncio.timeout(BODY_S_MAX):
+            async for chunk in request.stream():
+                body += chunk
+                _refuse_large(len(body))
+    except TimeoutError:
+        raise Rejection(
+            INVALID_REQUEST, f"The body did not arrive within {BODY_S_MAX:g} s", status=408
+        ) from None
     return bytes(body)
 
 
-def _capabilities(message: Message) -> Mapping[str, Any]:
-    declared = message.params["_meta"][CLIENT_CAPABILITIES_META_KEY]
-    if not isinstance(declared, dict):
-        raise errors.InvalidCall(f"{CLIENT_CAPABILITIES_META_KEY} must be an object")
-    return cast(Mapping[str, Any], declared)
-
-
-def _speaks_modern_only(message: Message) -> Rejection:
-    supported = list(MODERN_PROTOCOL_VERSIONS)
-    requested = message.params.get("protocolVersion")
-    return Rejection(
-        UNSUPPORTED_PROTOCOL_VERSION,
-        f"There is no handshake here: send each request under version {', '.join(supported)}",
-        data={"supported": supported, "requested": str(requested)},
-    )
+def _refuse_large(length: int) -> None:
+    if length > BODY_BYTES_MAX:
+        raise Rejection(
+            INVALID_REQUEST, f"The body is larger than {BODY_BYTES_MAX} bytes", status=413
+        )
 
 
 def _refusal(request_id: RequestId | None, error: Exception) -> Response:
@@ -224,18 +219,15 @@ def _refusal(request_id: RequestId | None, error: Exception) -> Response:
     return Response(body, status_code=refused.status, media_type=JSON)
 
 
-def _unauthenticated(error: errors.Unauthenticated) -> Response:
+def _unauthenticated(error: errors.Unauthenticated, *, gave_none: bool) -> Response:
     body = jsonrpc.error_bytes(None, INVALID_REQUEST, str(error))
-    challenge = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
-    return Response(body, status_code=401, media_type=JSON, headers=challenge)
+    # Who has not tried yet is told the scheme and no fault (RFC 6750, 3.1).
+    challenge = "Bearer" if gave_none else 'Bearer error="invalid_token"'
+    return Response(body, status_code=401, media_type=JSON, headers={"WWW-Authenticate": challenge})
 
 
 def _json(body: bytes) -> Response:
     return Response(body, media_type=JSON)
-
-
-def _frame(message: bytes) -> bytes:
-    return b"event: message\r\ndata: " + message + b"\r\n\r\n"
 
 
 def _progress(exchange: Exchange, news: Progress) -> bytes:
@@ -245,12 +237,6 @@ def _progress(exchange: Exchange, news: Progress) -> bytes:
     if news.message is not None:
         params["message"] = news.message
     return jsonrpc.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client has gone. The body has been read, so nothing else can come."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _stop(*works: "asyncio.Future[Any]") -> None:

@@ -3,15 +3,14 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
+from ..domain import extension
 from ..domain.owner import Owner
 from ..domain.ports import Progress
 from .jsonrpc import RequestId
 
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 IDEMPOTENCY_META_KEY = "dev.outlast/idempotencyKey"
-REQUIRED_CAPABILITIES: Mapping[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 
 PROGRESS_BACKLOG_MAX = 64  # a client that reads slower than this sees the latest ones only
 
@@ -39,10 +38,7 @@ class Exchange:
     @property
     def declares_tasks(self) -> bool:
         """True when this very request declares the tasks extension."""
-        extensions = self.capabilities.get("extensions")
-        return isinstance(extensions, dict) and isinstance(
-            cast(dict[str, Any], extensions).get(TASKS_EXTENSION), dict
-        )
+        return extension.declares_tasks(self.capabilities)
 
     @property
     def progress_token(self) -> str | int | None:

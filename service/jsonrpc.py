@@ -21,6 +21,14 @@ class Rejection(Exception):
         self.code, self.message, self.data, self.status = code, message, data, status
 
 
+class InvalidMessage(Rejection):
+    """JSON that is no request. `request_id` is its id where that much could be read."""
+
+    def __init__(self, message: str, request_id: RequestId | None = None) -> None:
+        super().__init__(INVALID_REQUEST, message)
+        self.request_id = request_id
+
+
 @dataclass(frozen=True)
 class Message:
     """One decoded request, or a notification when `id` is None."""
@@ -42,29 +50,35 @@ def parse(body: bytes) -> Message:
     except orjson.JSONDecodeError as error:
         raise Rejection(PARSE_ERROR, f"Parse error: {error}") from None
     if isinstance(value, list):
-        raise Rejection(INVALID_REQUEST, "Batches are not supported: send one message a request")
+        raise InvalidMessage("Batches are not supported: send one message a request")
     if not isinstance(value, dict):
-        raise Rejection(INVALID_REQUEST, "The body must be one JSON-RPC object")
+        raise InvalidMessage("The body must be one JSON-RPC object")
     _refuse_deep(body, value)
     return _message(cast(dict[str, Any], value))
 
 
 def _message(body: dict[str, Any]) -> Message:
+    request_id = _request_id(body)
     if body.get("jsonrpc") != "2.0":
-        raise Rejection(INVALID_REQUEST, 'The member jsonrpc must be "2.0"')
+        raise InvalidMessage('The member jsonrpc must be "2.0"', request_id)
     method = body.get("method")
     if not isinstance(method, str):
-        raise Rejection(INVALID_REQUEST, "Only requests and notifications are accepted: no method")
+        raise InvalidMessage("Only requests and notifications are accepted: no method", request_id)
     if not isinstance(body.get("params", {}), dict):
-        raise Rejection(INVALID_REQUEST, "The member params must be an object")
+        raise InvalidMessage("The member params must be an object", request_id)
+    return Message(request_id, method, body)
+
+
+def _request_id(body: dict[str, Any]) -> RequestId | None:
+    """The id; None for a notification, which has no such member. Raises InvalidMessage."""
     if "id" not in body:
-        return Message(None, method, body)
+        return None
     request_id = body["id"]
     if not isinstance(request_id, str | int) or isinstance(request_id, bool):
-        raise Rejection(INVALID_REQUEST, "The member id must be a string or an integer")
+        raise InvalidMessage("The member id must be a string or an integer")
     if isinstance(request_id, str) and len(request_id) > ID_LENGTH_MAX:
-        raise Rejection(INVALID_REQUEST, f"The member id is longer than {ID_LENGTH_MAX} characters")
-    return Message(request_id, method, body)
+        raise InvalidMessage(f"The member id is longer than {ID_LENGTH_MAX} characters")
+    return request_id
 
 
 def _refuse_deep(body: bytes, value: Any) -> None:
@@ -76,7 +90,7 @@ def _refuse_deep(body: bytes, value: Any) -> None:
         level = [child for node in level for child in _children(node)]
         if not level:
             return
-    raise Rejection(INVALID_REQUEST, f"The body nests deeper than {DEPTH_MAX} levels")
+    raise InvalidMessage(f"The body nests deeper than {DEPTH_MAX} levels")
 
 
 def _children(node: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|h|d)", re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 POLL_INTERVAL_MS_MIN = 10
@@ -16,7 +16,7 @@ DURATION_MS_MAX = 366 * _UNIT_MS["d"]
 
 def milliseconds(value: Any) -> int:
     """`"250ms"`, `"2s"`, `"30m"`, `"24h"`, `"7d"` in milliseconds. Raises ValueError."""
-    match = _DURATION.match(value) if isinstance(value, str) else None
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError('a duration is written like "250ms", "2s", "30m", "24h" or "7d"')
     length_ms = round(float(match[1]) * _UNIT_MS[match[2]])

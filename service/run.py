@@ -36,7 +36,8 @@ from .news import NewsReader
 RECHECK_S = 2.0  # a lost signal delays a cancellation or an answer by at most this
 PROGRESS_EVERY_S = 1.0  # at most one progress event a second a task; the last one wins
 RECORD_PATIENCE_S = 3600.0  # an outcome is kept in hand this long while the store is away
-RECORD_PAUSE_S = 1.0
+RECORD_PAUSE_S = 0.5
+UNSENT_PAUSE_S = 2.0  # before a task whose call could not be sent goes back to the queue
 
 _log = logging.getLogger("outlast.worker")
 
@@ -94,6 +95,7 @@ class Run:
         self._progress: Progress | None = None
         self._progress_at = 0.0
         self._interrupted: Interrupt | None = None
+        self._stopped = asyncio.Event()
         self._cancelling: asyncio.Task[None] | None = None
         self._over = False
 
@@ -106,6 +108,10 @@ class Run:
         """Stop the call, once; what comes of it depends on what the call still has to say."""
         if self._interrupted is None or why is Interrupt.FENCED:
             self._interrupted = why
+        self._stopped.set()
+        self._stop_call()
+
+    def _stop_call(self) -> None:
         if self._reader is not None and self._cancelling is None:
             self._cancelling = asyncio.create_task(self._reader.call.cancel())
 
@@ -113,7 +119,7 @@ class Run:
         """Carry the attempt to its end. Errors of the task's state end the run quietly."""
         try:
             async with self._bench.signal.watching(self.task.id) as wakeup:
-                await self._look(wakeup)
+                await self._look()
                 while not self._over and await self._begin_leg():
                     await self._follow(wakeup)
         except (errors.TaskAlreadyEnded, errors.StaleAttempt, errors.TaskNotFound):
@@ -122,21 +128,49 @@ class Run:
             await self._close()
 
     async def _begin_leg(self) -> bool:
-        if self._interrupted is not None and self._reader is None:
-            await self._end_without_outcome()
-            return False
+        """Send the call of the next leg; False when it was not sent and the run is over."""
         self._asked.clear()
         if self._reader is not None:
             return True
-        try:
-            self._reader = NewsReader(await self._bench.upstreams.call(tool_call(self.task)))
-        except errors.UpstreamUnavailable as error:
-            why = str(error)
-            await self._record(
-                lambda task: decisions.withdraw_work(task, self._attempt, why, self._now())
-            )
+        if self._interrupted is Interrupt.SHUTDOWN:
+            await self._withdraw(Interrupt.SHUTDOWN.value)
             return False
+        if self._interrupted is None:
+            try:
+                self._reader = await self._send()
+            except errors.UpstreamUnavailable as error:
+                await self._pause()
+                await self._withdraw(str(error))
+                return False
+        if self._reader is None:
+            await self._end_without_outcome()
+            return False
+        if self._interrupted is not None:  # while it was sent, when there was nothing to stop yet
+            self._stop_call()
         return True
+
+    async def _send(self) -> NewsReader | None:
+        """The call; None when the run was interrupted first, and the call may have been sent."""
+        sending = asyncio.ensure_future(self._bench.upstreams.call(tool_call(self.task)))
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in (sending, stopped):
+                waiting.cancel()
+            await asyncio.gather(sending, stopped, return_exceptions=True)
+        return None if sending.cancelled() else NewsReader(sending.result())
+
+    async def _pause(self) -> None:
+        """An upstream that takes no call now would else cost an attempt a moment."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(UNSENT_PAUSE_S):
+                await self._stopped.wait()
+
+    async def _withdraw(self, why: str) -> None:
+        await self._finish(
+            lambda task: decisions.withdraw_work(task, self._attempt, why, self._now())
+        )
 
     async def _follow(self, wakeup: Wakeup) -> None:
         """One leg: handle news and moves of the task until the call is over."""
@@ -150,7 +184,8 @@ class Run:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 if moved.done():
-                    await self._look(wakeup)
+                    if self._has_moved(wakeup, heard=moved.result()):
+                        await self._look()
                     moved = asyncio.ensure_future(wakeup.wait(RECHECK_S))
                 if reader.pending().done():
                     await self._handle(reader)
@@ -185,9 +220,14 @@ class Run:
         elif self._budget.left_s <= 0:
             self.interrupt(Interrupt.TIMEOUT)
 
-    async def _look(self, wakeup: Wakeup) -> None:
-        """Read the task anew if it may have moved, and act on what others did to it."""
-        if self._over or 0 < wakeup.version <= self.task.version:
+    def _has_moved(self, wakeup: Wakeup, *, heard: bool) -> bool:
+        """Whether the task is worth a look: nothing was heard for long, or news of a new version."""
+        version = wakeup.take().get(self.task.id, 0)
+        return not (heard and 0 < version <= self.task.version)
+
+    async def _look(self) -> None:
+        """Read the task anew, and act on what others did to it."""
+        if self._over:
             return
         try:
             self.task = await self._bench.commands.load(self.task.id)

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from ..domain import errors
@@ -18,17 +19,19 @@ from ..domain import errors
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
-class Settings(BaseSettings):
-    """Each field can be set as `OUTLAST_<NAME>` in the environment."""
+class Fields(BaseModel):
+    """All that can be set. The file's [server] table is held against this alone, for its lines."""
 
-    model_config = SettingsConfigDict(env_prefix="OUTLAST_", extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid")
 
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(
         8000, ge=0, le=65535, description="TCP port; 0 asks the kernel for a free one"
     )
     database_url: str | None = Field(
-        None, description="PostgreSQL URL; without one an embedded server runs in data_folder"
+        None,
+        min_length=1,
+        description="PostgreSQL URL; without one an embedded server runs in data_folder",
     )
     data_folder: Path = Field(Path(".outlast"), description="folder of the embedded PostgreSQL")
     tokens_file: Path | None = Field(None, description="TOML file of static bearer tokens")
@@ -48,10 +51,25 @@ class Settings(BaseSettings):
     drain_s: float = Field(
         20.0, ge=0, le=3600, description="seconds that running calls get to finish on SIGTERM"
     )
+    watches: int = Field(20_000, ge=1, description="watches that one process keeps open")
+    watches_per_owner: int = Field(1_000, ge=1, description="of these, one owner's at most")
     secret_key: str | None = Field(
         None, min_length=32, description="key that seals request state; default: the database's own"
     )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("port", "slots", "drain_s", mode="before")
+    @classmethod
+    def _no_truth(cls, value: Any) -> Any:
+        if isinstance(value, bool):
+            raise ValueError("must be a number")
+        return value
+
+
+class Settings(Fields, BaseSettings):
+    """Each field can be set as `OUTLAST_<NAME>` in the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="OUTLAST_", extra="forbid", frozen=True)
 
     @classmethod
     def settings_customise_sources(
@@ -92,6 +110,9 @@ def load(flags: Mapping[str, Any], table: Mapping[str, Any]) -> Settings:
         first = error.errors(include_url=False)[0]
         name = ".".join(str(part) for part in first["loc"])
         raise errors.ConfigurationError(f"setting {name}: {first['msg']}") from error
+    except SettingsError as error:
+        hint = 'a list is written as JSON, like ["localhost"]'
+        raise errors.ConfigurationError(f"environment: {error}; {hint}") from None
     if not (settings.is_loopback or settings.tokens_file or settings.allow_anonymous):
         raise errors.ConfigurationError(
             f"bound to {settings.host}, everybody could act as the one local owner: set tokens_file,"

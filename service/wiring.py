@@ -3,16 +3,18 @@
 import logging
 import os
 import secrets
-import socket
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from socket import gethostname
 
 from .. import __version__
 from ..adapters import (
+    codec,
     event_log,
     identity,
+    memory,
     migrations,
     postgres,
     run_queue,
@@ -22,8 +24,14 @@ from ..adapters import (
     upstream,
 )
 from ..adapters.embedded import EmbeddedServer, find_running
+from ..delivery.feed import Feed
+from ..delivery.limits import WatchLimits
+from ..delivery.listen import Listening, ListenMethod
+from ..delivery.polling import PollingMethod
+from ..delivery.port import Poller
+from ..delivery.websocket import Switchboard
 from ..domain import errors
-from ..domain.ports import Identity
+from ..domain.ports import Announcements, Identity
 from .app import Parts
 from .catalogue import Catalogue
 from .commands import Commands
@@ -36,6 +44,7 @@ from .methods.tools import Bench, ToolMethods
 from .run import Workbench
 from .sealing import StateSeal
 from .settings import Settings
+from .socket import Socket
 from .worker import Stores, Worker
 
 _log = logging.getLogger("outlast")
@@ -78,6 +87,7 @@ class Built:
     dispatcher: run_queue.PostgresDispatcher
     signal: signal.PostgresSignal
     upstreams: upstream.McpUpstreams
+    announcements: Announcements
     commands: Commands
     worker: Worker
 
@@ -110,35 +120,54 @@ def build(settings: Settings, config: Config, url: str, *, claims: bool = True) 
     store = postgres.Database(url)
     log = event_log.PostgresEventLog(store)
     views, dispatcher = task_view.PostgresTaskViews(store), run_queue.PostgresDispatcher(store)
-    heard = signal.PostgresSignal(url)
+    heard = signal.PostgresSignal(url, store)
     upstreams = upstream.McpUpstreams([_upstream(*item) for item in config.upstreams.items()])
+    announced = memory.MemoryAnnouncements()
     commands = Commands(log, now)
     worker = Worker(
-        f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+        f"{gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
         Workbench(commands, upstreams, heard),
         Stores(views, dispatcher),
         slots=settings.slots,
         claims=claims,
     )
-    return Built(store, log, views, dispatcher, heard, upstreams, commands, worker)
+    return Built(store, log, views, dispatcher, heard, upstreams, announced, commands, worker)
 
 
 async def parts(settings: Settings, config: Config, built: Built) -> Parts:
     """The application over built objects."""
     key = settings.secret_key or await server_key.read(built.store.url)
+    who = _identity(settings)
+    guard = Guard(settings.allowed_hosts, settings.allowed_origins)
+    feed = Feed(built.views, built.log, codec.wire_of, now)
+    listening = Listening(
+        feed,
+        built.signal,
+        built.announcements,
+        WatchLimits(settings.watches, settings.watches_per_owner),
+    )
+    listener = ListenMethod(listening)
     endpoint = Endpoint(
-        _methods(config, built, StateSeal(key)),
-        _identity(settings),
-        Guard(settings.allowed_hosts, settings.allowed_origins),
+        _methods(config, built, StateSeal(key), PollingMethod(feed)),
+        listener,
+        who,
+        guard,
         {"name": "outlast", "version": __version__},
         require_task_name=settings.require_task_name_header,
     )
-    return Parts(endpoint, built.is_ready, lambda: built.running(settings.drain_s))
+    socket = Socket(lambda send, refuse: Switchboard(listener, send, refuse), who, guard)
+    return Parts(
+        endpoint,
+        socket,
+        built.is_ready,
+        lambda: built.running(settings.drain_s),
+        listening.closing.set,
+    )
 
 
-def _methods(config: Config, built: Built, seal: StateSeal) -> Mapping[str, Method]:
+def _methods(config: Config, built: Built, seal: StateSeal, poller: Poller) -> Mapping[str, Method]:
     catalogue = Catalogue(built.upstreams)
-    tasks = TaskMethods(built.commands, built.views)
+    tasks = TaskMethods(built.commands, poller)
     discovery = DiscoveryMethods(catalogue)
     bench = Bench(built.commands, built.views, built.upstreams, built.worker)
     tools = ToolMethods(bench, catalogue, config.policies, seal)

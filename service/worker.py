@@ -2,13 +2,14 @@
 
 Timing, in seconds: a lease of LEASE_S is renewed every BEAT_S, so three beats may fail before a task
 counts as lost; every worker looks for expired leases each CLAIM_RECHECK_S. A killed worker's task is
-therefore picked up again within LEASE_S + CLAIM_RECHECK_S.
+therefore picked up again within LEASE_S + CLAIM_RECHECK_S, or a lease later by a worker that has
+just started or has just been without the store: that one first lets the living renew.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,9 @@ from .run import Interrupt, Run, Workbench
 BEAT_S = 1.5
 CLAIM_RECHECK_S = 1.0
 CLAIM_BATCH_MAX = 32
-AFTER_OUTAGE_S = 2 * BEAT_S  # first let every living worker renew, then look for the dead
+STORE_PAUSE_S = 0.5  # between two tries while the store is away
+LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
+CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
 UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this
 SWEEP_S = 1.0
 SWEEP_BATCH_MAX = 200
@@ -52,26 +55,38 @@ class Worker:
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, Run] = {}
         self._loops: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[None] | None = None
         self._freed = asyncio.Event()
-        self._is_draining = False
+        self._draining = asyncio.Event()
+        self._is_handing_back = False
 
     def start(self) -> None:
         """Begin to work, in tasks of the running loop."""
-        loops = [self._beat(), *([self._claim(), self._sweep()] if self._claims else [])]
-        self._loops = [asyncio.create_task(self._for_ever(loop)) for loop in loops]
+        self._loops = [asyncio.create_task(self._for_ever(self._beat))]
+        if self._claims:
+            self._claiming = asyncio.create_task(self._for_ever(self._claim))
+            self._loops += [self._claiming, asyncio.create_task(self._for_ever(self._sweep))]
 
     def adopt(self, task: Task, reader: NewsReader) -> None:
         """Carry on a call that began before its task did. The task names this worker already."""
         self._spawn(task.id, self._carry(Run(self._bench, task, reader)))
 
+    def stop_claiming(self) -> None:
+        """Claim nothing more; what runs goes on."""
+        self._draining.set()
+        self._freed.set()
+
     async def drain(self, grace_s: float) -> None:
         """Claim nothing more, let calls finish for `grace_s`, hand the rest back, and end."""
-        self._is_draining = True
-        self._freed.set()
+        self.stop_claiming()
+        if self._claiming is not None:
+            # What a claim under way still brings is given back; cut off, it would stay leased.
+            await asyncio.wait({self._claiming}, timeout=CLAIM_STOP_S_MAX)
         for run in self._runs.values():
             if run.is_waiting and run.task.opened.rerun_is_safe:
                 run.interrupt(Interrupt.SHUTDOWN)
         await self._wait_for_jobs(grace_s)
+        self._is_handing_back = True
         for run in self._runs.values():
             run.interrupt(Interrupt.SHUTDOWN)
         await self._wait_for_jobs(HAND_BACK_S_MAX)
@@ -83,33 +98,27 @@ class Worker:
         if self._jobs:
             await asyncio.wait(set(self._jobs.values()), timeout=seconds)
 
-    async def _for_ever(self, loop: Coroutine[Any, Any, None]) -> None:
-        try:
-            await loop
-        except Exception:
-            # A loop that ends is a worker that looks alive and is not: say so in one place.
-            _log.critical("a worker loop failed", exc_info=True, extra={"worker": self.name})
-            raise
+    async def _for_ever(self, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A loop that ended would be a worker that looks alive and is not: begin it anew."""
+        while True:
+            try:
+                return await loop()
+            except Exception:
+                _log.critical("a worker loop failed", exc_info=True, extra={"worker": self.name})
+            await asyncio.sleep(LOOP_PAUSE_S)
 
     async def _claim(self) -> None:
         async with self._bench.signal.watching_queue() as wakeup:
-            while not self._is_draining:
+            while not self._draining.is_set():
                 self._freed.clear()
                 try:
                     if await self._claim_once():
                         continue
-                    pause_s = CLAIM_RECHECK_S
                 except errors.StoreUnavailable:
-                    await asyncio.sleep(AFTER_OUTAGE_S)
+                    await asyncio.sleep(STORE_PAUSE_S)
                     continue
-                waits = [
-                    asyncio.ensure_future(wakeup.wait(pause_s)),
-                    asyncio.ensure_future(self._freed.wait()),
-                ]
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for wait in waits:
-                    wait.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+                if not self._draining.is_set():
+                    await _first(wakeup.wait(CLAIM_RECHECK_S), self._freed.wait())
 
     async def _claim_once(self) -> bool:
         """Claim what fits; True when there may be more."""
@@ -137,29 +146,43 @@ class Worker:
 
     async def _take(self, task_id: str) -> None:
         """Turn a lease into an attempt. `WorkStarted` decides between two that hold one."""
-        quiet = (errors.TaskError, errors.StoreUnavailable)
-        with contextlib.suppress(*quiet):
-            task = await self._bench.commands.load(task_id)
-            if task.is_running and not await self._still_holds(task_id):
-                return
-            if not await self._upstream_is_ready(task):
-                return
-            seen = task.attempt
-            task = await self._bench.commands.change(
-                task_id, lambda newest: self._start_events(newest, seen), task
-            )
-            if task.worker == self.name and task.attempt == seen + 1:
+        try:
+            task = await self._begin(task_id)
+            if task is not None:
                 await self._carry(Run(self._bench, task))
+        except (errors.TaskError, errors.StoreUnavailable):
+            return  # another was first, or the lease runs out and somebody tries again
+        except Exception:
+            _log.exception("a claimed task could not be begun", extra={"task": task_id})
 
-    async def _still_holds(self, task_id: str) -> bool:
-        """Whether the attempt just read is a lost one.
+    async def _begin(self, task_id: str) -> Task | None:
+        """The task with a new attempt of ours; None when there is nothing to run here now."""
+        task = await self._bench.commands.load(task_id)
+        if not await self._upstream_is_ready(task):
+            return None
+        if self._draining.is_set():
+            await self._stores.dispatcher.release(self.name, [task_id], 0.0)
+            return None
+        seen, known = task.attempt, task
+        while True:
+            try:
+                task = await self._bench.commands.change(
+                    task_id, lambda newest: self._start_events(newest, seen), known
+                )
+                break
+            except errors.StoreUnavailable:
+                # It may be stored although nobody could tell us: to let go now would lose a call
+                # that was never sent. The lease is kept meanwhile.
+                known = None
+                await asyncio.sleep(STORE_PAUSE_S)
+        return task if self._is_ours(task, seen + 1) else None
 
-        Our lease may have run out between claim and read, and the attempt that was read be its
-        next holder's. A lease that is still ours after the read says that it is not.
-        """
-        return bool(await self._stores.dispatcher.renew(self.name, [task_id], LEASE_S))
+    def _is_ours(self, task: Task, attempt: int) -> bool:
+        return task.worker == self.name and task.attempt == attempt
 
     def _start_events(self, task: Task, seen: int) -> Events:
+        if self._is_ours(task, seen + 1):
+            return ()
         now = self._bench.commands.now()
         lost: Events = ()
         if task.is_running and task.attempt == seen:
@@ -173,7 +196,7 @@ class Worker:
     async def _upstream_is_ready(self, task: Task) -> bool:
         """Connect before the attempt begins, so that an upstream that is away costs no attempt."""
         try:
-            await self._bench.upstreams.ready(task.opened.upstream)
+            await _first(self._bench.upstreams.ready(task.opened.upstream), self._draining.wait())
         except errors.UpstreamUnavailable as error:
             _log.warning("%s", error, extra={"task": task.id, "upstream": task.opened.upstream})
             if task.is_running:
@@ -190,6 +213,8 @@ class Worker:
 
     async def _carry(self, run: Run) -> None:
         self._runs[run.task.id] = run
+        if self._is_handing_back:
+            run.interrupt(Interrupt.SHUTDOWN)
         facts = {"task": run.task.id, "attempt": run.task.attempt, "worker": self.name}
         try:
             await run.work()
@@ -209,19 +234,24 @@ class Worker:
         """Keep the leases, and the time to live of what runs."""
         while True:
             await asyncio.sleep(BEAT_S)
-            held = list(self._jobs)
-            if not held:
+            while self._jobs:
+                try:
+                    await self._renew(dict(self._jobs))
+                    break
+                except errors.StoreUnavailable:
+                    await asyncio.sleep(STORE_PAUSE_S)
+
+    async def _renew(self, held: Mapping[str, asyncio.Task[None]]) -> None:
+        kept = set(await self._stores.dispatcher.renew(self.name, list(held), LEASE_S))
+        for task_id, job in held.items():
+            run = self._runs.get(task_id)
+            # A task that was parked and claimed again meanwhile has another job under its id.
+            if run is None or self._jobs.get(task_id) is not job:
                 continue
-            with contextlib.suppress(errors.StoreUnavailable):
-                kept = set(await self._stores.dispatcher.renew(self.name, held, LEASE_S))
-                for task_id in held:
-                    run = self._runs.get(task_id)
-                    if run is None:
-                        continue
-                    if task_id not in kept:
-                        run.interrupt(Interrupt.FENCED)
-                    else:
-                        await self._extend(run)
+            if task_id in kept:
+                await self._extend(run)
+            else:
+                run.interrupt(Interrupt.FENCED)
 
     async def _extend(self, run: Run) -> None:
         attempt, now = run.task.attempt, self._bench.commands.now()
@@ -246,7 +276,25 @@ class Worker:
                         await self._expire(view.task_id)
 
     async def _expire(self, task_id: str) -> None:
-        with contextlib.suppress(errors.TaskError):
+        try:
             await self._bench.commands.change(
                 task_id, lambda task: decisions.expire(task, self._bench.commands.now())
             )
+        except errors.TaskError:
+            return
+        except LookupError:
+            # Stored by a newer release: one such task must not stand in the way of the others.
+            _log.exception("a task could not be expired", extra={"task": task_id})
+
+
+async def _first(*waits: Awaitable[object]) -> None:
+    """Return when one is over, and raise what it raised; the others are told to stop."""
+    futures = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for future in futures:
+            future.cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+    for future in done:
+        future.result()

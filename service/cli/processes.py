@@ -26,6 +26,9 @@ from .demo import make_demo_repository, run_demo
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
 READY_S_MAX = 30.0
+PING_S = 20.0  # a WebSocket whose peer does not answer within this is closed
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+TAKE_MS_MAX = 30_000
 DISCONNECT_S = 1  # seconds that open responses get once the drain is over
 
 
@@ -101,11 +104,13 @@ async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> N
     stop = _stop_on_signals()
     await wiring.upgrade(url)
     built = wiring.build(chosen, config, url, claims=work)
-    server = _http_server(chosen, assemble(await wiring.parts(chosen, config, built)))
+    parts = await wiring.parts(chosen, config, built)
+    server = _http_server(chosen, assemble(parts))
     with _listening(chosen) as listener:
         address = _address(listener)
         running = asyncio.create_task(server.serve([listener]))
         await _first_of(running, stop, _announced(server, address))
+        parts.end_watches()
         server.should_exit = True
         await running
 
@@ -159,6 +164,10 @@ def _http_server(chosen: Settings, app: Any) -> _HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            ws="websockets-sansio",
+            ws_max_size=FRAME_BYTES_MAX,
+            ws_ping_interval=PING_S,
+            ws_ping_timeout=PING_S,
             timeout_graceful_shutdown=round(chosen.drain_s) + DISCONNECT_S,
             lifespan="on",
         )
@@ -174,6 +183,11 @@ def _listening(chosen: Settings) -> Generator[socket.socket]:
         raise errors.ConfigurationError(
             f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}"
         ) from error
+    # Connections inherit it. asyncio sees that this socket names no protocol and leaves it out, and
+    # an answer in two packets then waits 40 ms for the acknowledgement of the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Inherited by what is accepted: a peer that takes nothing for so long is cut off by the kernel.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKE_MS_MAX)
     with listener:
         yield listener
 

@@ -2,8 +2,9 @@
 
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from ...domain.extension import TASKS_EXTENSION
 from ..catalogue import Catalogue
-from ..exchange import TASKS_EXTENSION, Exchange
+from ..exchange import Exchange
 from ..jsonrpc import dumps
 
 DISCOVER_TTL_MS = 3_600_000

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
+from ...delivery.port import AFTER_META_KEY, Poller, places_of
 from ...domain import decisions, errors
 from ...domain.decisions import Events
-from ...domain.ports import TaskViews
+from ...domain.extension import REQUIRED_CAPABILITIES
 from ...domain.task import Task
 from .. import answers
 from ..commands import Commands
-from ..exchange import REQUIRED_CAPABILITIES, Exchange
+from ..exchange import Exchange
 
 _ACKNOWLEDGED = b"{}"
 
@@ -17,20 +18,26 @@ _ACKNOWLEDGED = b"{}"
 class TaskMethods:
     """Another owner's task, an expired one and one that never was are answered alike."""
 
-    def __init__(self, commands: Commands, views: TaskViews) -> None:
-        self._commands, self._views = commands, views
+    def __init__(self, commands: Commands, poller: Poller) -> None:
+        self._commands, self._poller = commands, poller
 
-    async def get(self, exchange: Exchange) -> bytes:
-        """The detailed task, as the bytes that were stored with its last event."""
-        view = await self._views.get(_task_id(exchange))
-        if view is None or view.owner != exchange.owner.key:
+    async def get(self, exchange: Exchange) -> bytes | dict[str, Any]:
+        """The detailed task, as the bytes that were stored with its last event.
+
+        A client that tells its place is told what it missed; see `delivery/polling.py`.
+        """
+        task_id = _task_id(exchange)
+        view = await self._poller.owned(exchange.owner.key, task_id)
+        if view is None:
             raise errors.TaskNotFound
-        if view.is_terminal and view.expires_at and view.expires_at <= self._commands.now():
-            raise errors.TaskNotFound
-        return view.wire
+        if AFTER_META_KEY not in exchange.meta:
+            return view.wire
+        after = places_of(exchange.params).get(task_id, 0)
+        return await self._poller.answer(view, after)
 
     async def update(self, exchange: Exchange) -> bytes:
         """Answer outstanding questions. Acknowledged after the commit; unknown keys are ignored."""
+        task_id = _task_id(exchange)
         given = exchange.params.get("inputResponses")
         if not isinstance(given, dict):
             raise errors.InvalidCall("inputResponses must be an object")
@@ -41,7 +48,7 @@ class TaskMethods:
             answers.check(task, responses)
             return decisions.receive_input(task, responses, self._commands.now())
 
-        await self._commands.change(_task_id(exchange), wish)
+        await self._commands.change(task_id, wish)
         return _ACKNOWLEDGED
 
     async def cancel(self, exchange: Exchange) -> bytes:

@@ -11,6 +11,7 @@ from mcp.shared.inbound import validate_mcp_param_headers
 from ...domain import decisions, errors, events
 from ...domain.change import created_task
 from ...domain.decisions import Events
+from ...domain.extension import REQUIRED_CAPABILITIES
 from ...domain.ports import (
     CallNews,
     Faulted,
@@ -26,7 +27,7 @@ from ...domain.ports import (
 from ...domain.task import Task, evolve
 from ..catalogue import Catalogue
 from ..commands import Commands
-from ..exchange import IDEMPOTENCY_META_KEY, REQUIRED_CAPABILITIES, Exchange
+from ..exchange import IDEMPOTENCY_META_KEY, Exchange
 from ..jsonrpc import Rejection
 from ..news import NewsReader
 from ..policy import Ask, Policies, Policy, Run
@@ -210,7 +211,7 @@ class ToolMethods:
     def _belongs_to_the_client(self, call: Call, item: CallNews | None) -> bool:
         if isinstance(item, LegEnded):
             return call.policy.ask is Ask.BEFORE
-        return call.policy.run is Run.AUTO and isinstance(item, Returned | Faulted)
+        return self._waits_for_grace(call) and isinstance(item, Returned | Faulted)
 
     async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         opening = self._opening(call)

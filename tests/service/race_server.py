@@ -5,14 +5,15 @@
     twice(label, journal)          asks `confirm`, and in the next leg `confirm` again, then runs
     work(label, journal, work_s)   works and runs, asks nothing
 
-A line of the journal is `<monotonic ns> <label> <word>`. The words: `called` as a leg's request
-comes in and `told-to-stop` as its cancellation does; `began`, `ran` (the side effect) and `stopped`
-(cancelled before it) from inside a tool. Started over stdio: `python race_server.py`.
+The journal is a folder with a file a label; a line is `<monotonic ns> <word>`. The words: `called`
+as a leg's request comes in and `told-to-stop` as its cancellation does; `began`, `ran` (the side
+effect) and `stopped` (cancelled before it) from inside a tool. Over stdio: `python race_server.py`.
 """
 
 import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -37,12 +38,11 @@ class Word(BaseModel):
 
 def note(journal: str, label: str, what: str) -> None:
     """One line in one write: processes share the file."""
-    line = f"{time.monotonic_ns()} {label} {what}\n".encode()
-    journal_file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    page = os.open(Path(journal, label), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(journal_file, line)
+        os.write(page, f"{time.monotonic_ns()} {what}\n".encode())
     finally:
-        os.close(journal_file)
+        os.close(page)
 
 
 def question(message: str) -> ElicitRequest:

@@ -4,13 +4,10 @@ A witness reads a task on either replica and holds every read against all that w
 read began. A reply that would let a client see time run backwards is an error, whoever gave it.
 """
 
+import asyncio
 import itertools
-import os
-import socket
-import subprocess
-import sys
+import json
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,30 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.abc
-import httpx2
-import orjson
+
+from outlast.tests.support.mcp import IDEMPOTENCY_KEY, TERMINAL, envelope, headers_of
+from outlast.tests.support.serving import command_of, serving
 
 UPSTREAM = Path(__file__).with_name("race_server.py")
-PROTOCOL = "2026-07-28"
-TERMINAL = frozenset({"completed", "failed", "cancelled"})
 INVALID_PARAMS = -32602
 
 AT_ONCE = 16  # repetitions under way at any time
-READY_S_MAX = 60.0
-STOP_S_MAX = 20.0
 TASK_S_MAX = 20.0  # a worker's whole recovery fits in; none of these tools takes half a second
-LOOK_AGAIN_S = 0.02
-FAULTS_SHOWN_MAX = 5
-
-META: Mapping[str, Any] = {
-    "io.modelcontextprotocol/protocolVersion": PROTOCOL,
-    "io.modelcontextprotocol/clientInfo": {"name": "races", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {
-        "elicitation": {},
-        "extensions": {"io.modelcontextprotocol/tasks": {}},
-    },
-}
+LOOK_AGAIN_S = 0.05
+IDLE_S_MAX = 1.0
+FAULTS_MAX = 5
 
 State = dict[str, Any]
 
@@ -59,45 +44,86 @@ def answer(word: str) -> State:
     return {"action": "accept", "content": {"word": word}}
 
 
+@dataclass
+class Line:
+    """One connection, kept alive. A client library would take longer than the servers it races."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    used_at: float = 0.0
+
+    @property
+    def is_fresh(self) -> bool:
+        """False when the server may be about to hang up on an idle client."""
+        return time.monotonic() - self.used_at < IDLE_S_MAX
+
+    async def exchange(self, request: bytes) -> bytes:
+        """The body of the reply."""
+        self.writer.write(request)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
+        assert len(lengths) == 1, head
+        body = await self.reader.readexactly(int(lengths[0].partition(b":")[2]))
+        self.used_at = time.monotonic()
+        return body
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
 @dataclass(frozen=True)
 class Replica:
     """One `outlast serve`, as its clients reach it."""
 
     name: str
+    host: str
     port: int
-    http: httpx2.AsyncClient
-    _ids: Any = field(default_factory=itertools.count)
+    idle: list[Line] = field(default_factory=list)
 
-    def request(self, method: str, params: State, meta: State) -> tuple[dict[str, str], bytes]:
-        """Headers and body of one POST."""
-        headers = {
-            "Content-Type": "application/json",
-            "Accept": "application/json, text/event-stream",
-            "Mcp-Protocol-Version": PROTOCOL,
-            "Mcp-Method": method,
-            "Mcp-Name": params.get("taskId") or params["name"],
-        }
-        body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method}
-        return headers, orjson.dumps({**body, "params": {**params, "_meta": {**META, **meta}}})
-
-    async def ask(self, method: str, params: State, **meta: Any) -> State:
+    async def ask(self, body: State) -> State:
         """The result. Raises Refused."""
-        headers, body = self.request(method, params, meta)
-        url = f"http://127.0.0.1:{self.port}/mcp"
-        reply = await self.http.post(url, headers=headers, content=body)
-        message = orjson.loads(reply.content)
+        line = await self._idle_line() or await self._line()
+        try:
+            message = json.loads(await line.exchange(self._request(body)))
+        except BaseException:
+            await line.close()
+            raise
+        self.idle.append(line)
         if "error" in message:
             raise Refused(message["error"]["code"], message["error"]["message"])
         return message["result"]
 
-    async def ask_and_hang_up(self, method: str, params: State) -> None:
-        """Send a whole request and lose the line before any reply."""
-        headers, body = self.request(method, params, {})
+    async def ask_and_hang_up(self, body: State, reply_bytes: int) -> None:
+        """Send a whole request and lose the line after so much of the reply."""
+        line = await self._line()
+        line.writer.write(self._request(body))
+        await line.writer.drain()
+        await line.reader.readexactly(reply_bytes)
+        await line.close()
+
+    async def close(self) -> None:
+        """Leave no connection behind."""
+        while self.idle:
+            await self.idle.pop().close()
+
+    async def _idle_line(self) -> Line | None:
+        while self.idle:
+            line = self.idle.pop()
+            if line.is_fresh:
+                return line
+            await line.close()
+        return None
+
+    async def _line(self) -> Line:
+        return Line(*await asyncio.open_connection(self.host, self.port))
+
+    def _request(self, body: State) -> bytes:
+        content = json.dumps(body).encode()
+        headers = {**headers_of(body), "host": f"{self.host}:{self.port}"}
         lines = [f"{name}: {value}" for name, value in headers.items()]
-        lines += [f"Host: 127.0.0.1:{self.port}", f"Content-Length: {len(body)}"]
-        async with await anyio.connect_tcp("127.0.0.1", self.port) as line:
-            head = "\r\n".join(["POST /mcp HTTP/1.1", *lines, "", ""])
-            await line.send(head.encode() + body)
+        head = ["POST /mcp HTTP/1.1", *lines, f"content-length: {len(content)}", "", ""]
+        return "\r\n".join(head).encode() + content
 
 
 @dataclass
@@ -109,6 +135,7 @@ class Witness:
     newest: State
     answered: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    ended_ns: int | None = None
 
     @classmethod
     def of(cls, created: State) -> "Witness":
@@ -117,14 +144,20 @@ class Witness:
     async def get(self, replica: Replica) -> State:
         """The task as this replica tells it. Fails if that is older than what was known before."""
         known, closed = self.newest, self.answered | self.gone
-        state = await replica.ask("tasks/get", {"taskId": self.task_id})
+        state = await replica.ask(envelope("tasks/get", {"taskId": self.task_id}))
         seen_keys = set(state.get("inputRequests", ()))
         told = f"{replica.name} told {state} after {known}"
         assert state["createdAt"] == self.created_at, told
         assert state["lastUpdatedAt"] >= known["lastUpdatedAt"], f"older: {told}"
         assert not seen_keys & closed, f"asks {seen_keys & closed} again: {told}"
         if known["status"] in TERMINAL:
-            assert state == known, f"an end changed: {told}"
+            # What a call is answered with tells of the end, but not of its outcome.
+            same = known.keys() - {"resultType"} if known["resultType"] == "task" else state.keys()
+            assert {key: state[key] for key in same} == {
+                key: value for key, value in known.items() if key in same
+            }, f"an end changed: {told}"
+        if self.ended_ns is None and state["status"] in TERMINAL:
+            self.ended_ns = time.monotonic_ns()
         self.gone |= set(known.get("inputRequests", ())) - seen_keys
         if (state["lastUpdatedAt"], state["status"] in TERMINAL) >= (
             self.newest["lastUpdatedAt"],
@@ -135,16 +168,18 @@ class Witness:
 
     async def update(self, replica: Replica, answers: Mapping[str, str]) -> None:
         """Answer; from the acknowledgement on, no read may ask for these keys."""
-        responses = {key: answer(word) for key, word in answers.items()}
-        acknowledged = await replica.ask(
-            "tasks/update", {"taskId": self.task_id, "inputResponses": responses}
-        )
+        acknowledged = await replica.ask(self.answering(answers))
         assert acknowledged["resultType"] == "complete"
         self.answered |= set(answers)
 
+    def answering(self, answers: Mapping[str, str]) -> State:
+        """The request that answers."""
+        responses = {key: answer(word) for key, word in answers.items()}
+        return envelope("tasks/update", {"taskId": self.task_id, "inputResponses": responses})
+
     async def cancel(self, replica: Replica) -> None:
         """Ask for its end."""
-        acknowledged = await replica.ask("tasks/cancel", {"taskId": self.task_id})
+        acknowledged = await replica.ask(envelope("tasks/cancel", {"taskId": self.task_id}))
         assert acknowledged["resultType"] == "complete"
 
     async def until(
@@ -190,7 +225,7 @@ class Deed:
 
 @dataclass(frozen=True)
 class Service:
-    """Both replicas and the journal of the upstream behind them."""
+    """Both replicas, the journal of the upstream behind them, and what a test has begun there."""
 
     replicas: tuple[Replica, Replica]
     journal: Path
@@ -203,40 +238,50 @@ class Service:
 
     async def create(self, replica: Replica, tool: str, label: str, **wishes: Any) -> Witness:
         """A new task, or the one that the same key has made."""
-        meta = {"dev.outlast/idempotencyKey": wishes.pop("key")} if "key" in wishes else {}
+        meta = {IDEMPOTENCY_KEY: wishes.pop("key")} if "key" in wishes else {}
         arguments = {"label": label, "journal": str(self.journal), **wishes}
-        created = await replica.ask("tools/call", {"name": tool, "arguments": arguments}, **meta)
+        call = {"name": tool, "arguments": arguments}
+        created = await replica.ask(envelope("tools/call", call, meta=meta))
         assert created["resultType"] == "task", created
         witness = Witness.of(created)
         return self.witnesses.setdefault(witness.task_id, witness)
 
-    def deeds(self) -> Mapping[str, list[Deed]]:
-        """What the upstream did so far, by label."""
-        found: defaultdict[str, list[Deed]] = defaultdict(list)
-        for line in self.journal.read_text().splitlines() if self.journal.exists() else ():
-            at_ns, label, what = line.split(" ")
-            found[label].append(Deed(int(at_ns), what))
-        return found
+    def deeds(self, label: str) -> list[Deed]:
+        """What the upstream did so far under this label."""
+        page = self.journal / label
+        lines = page.read_text().splitlines() if page.exists() else ()
+        return [Deed(int(at_ns), what) for at_ns, what in (line.split(" ") for line in lines)]
+
+    async def did(self, label: str, word: str) -> list[Deed]:
+        """All that was done under the label, once this word stands there."""
+        with anyio.fail_after(TASK_S_MAX):
+            while word not in words(done := self.deeds(label)):
+                await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - another process is waited for
+        return done
 
     async def settle(self) -> Mapping[str, list[Deed]]:
-        """The journal once nothing runs upstream any more, with every end told as it was told."""
-        for witness in self.witnesses.values():
-            for replica in self.replicas:
-                await witness.get(replica)
+        """All deeds by label once none is under way, with every end still told as it first was."""
         with anyio.fail_after(TASK_S_MAX):
-            while unfinished(deeds := self.deeds()):
+            while any(map(is_under_way, (found := self._all()).values())):
                 await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - another process is waited for
-        return deeds
+        for witness in self.witnesses.values():
+            assert witness.newest["status"] in TERMINAL
+            await witness.end(self.replicas)
+        return found
+
+    def _all(self) -> dict[str, list[Deed]]:
+        return {page.name: self.deeds(page.name) for page in self.journal.iterdir()}
 
 
-def unfinished(deeds: Mapping[str, list[Deed]]) -> list[str]:
-    """The labels under which a tool has begun and neither run nor stopped."""
-    return [label for label, done in deeds.items() if times(done, "began") > times(done, "ran", "stopped")]
+def words(done: Sequence[Deed]) -> list[str]:
+    """The words alone."""
+    return [deed.what for deed in done]
 
 
-def times(done: Sequence[Deed], *words: str) -> int:
-    """How often any of these words stands there."""
-    return sum(deed.what in words for deed in done)
+def is_under_way(done: Sequence[Deed]) -> bool:
+    """True while a tool has begun and neither run nor stopped."""
+    said = words(done)
+    return said.count("began") > said.count("ran") + said.count("stopped")
 
 
 async def at_once(*wishes: Awaitable[Any]) -> None:
@@ -251,21 +296,22 @@ async def at_once(*wishes: Awaitable[Any]) -> None:
 
 
 async def repeat(count: int, body: Callable[[int], Awaitable[None]]) -> None:
-    """Run `body(0)` to `body(count - 1)`, AT_ONCE of them at a time, and fail with what failed."""
+    """Run `body(0)` to `body(count - 1)`, AT_ONCE of them at a time; a few faults are enough."""
     numbers, faults = iter(range(count)), list[str]()
 
     async def lane() -> None:
         for number in numbers:
             try:
                 await body(number)
-            except* (AssertionError, Refused, httpx2.HTTPError) as group:
+            except* (AssertionError, Refused, OSError, asyncio.IncompleteReadError) as group:
                 faults.append(f"repetition {number}: {flat(group)}")
+            if len(faults) >= FAULTS_MAX:
+                return
 
     async with anyio.create_task_group() as group:
         for _ in range(AT_ONCE):
             group.start_soon(lane)
-    shown = "\n".join(faults[:FAULTS_SHOWN_MAX])
-    assert not faults, f"{len(faults)} of {count} went wrong:\n{shown}"
+    assert not faults, f"of at most {count}:\n" + "\n".join(faults)
 
 
 def flat(error: BaseException) -> str:
@@ -276,67 +322,26 @@ def flat(error: BaseException) -> str:
 
 
 @asynccontextmanager
-async def two_replicas(database_url: str, folder: Path) -> AsyncIterator[Service]:
-    """Two `outlast serve` processes; both have to stop cleanly."""
-    config = folder / "outlast.toml"
-    config.write_text(
-        f"[upstreams.races]\ncommand = ['{sys.executable}', '{UPSTREAM}']\n"
-        '[defaults]\nrun = "task"\npoll_interval = "20ms"\nttl = "10m"\n'
+async def two_replicas(
+    database_url: str, folder: Path
+) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Two `outlast serve` processes on one database; both have to stop cleanly."""
+    config = (
+        f"[upstreams.races]\ncommand = {command_of(UPSTREAM)}\n"
+        '[defaults]\nrun = "task"\npoll_interval = "50ms"\nttl = "10m"\n'
     )
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8 * AT_ONCE)
-    async with httpx2.AsyncClient(trust_env=False, timeout=TASK_S_MAX, limits=limits) as http:
-        async with replica("A", config, database_url, http) as a:
-            async with replica("B", config, database_url, http) as b:
-                yield Service((a, b), folder / "journal")
-
-
-@asynccontextmanager
-async def replica(
-    name: str, config: Path, database_url: str, http: httpx2.AsyncClient
-) -> AsyncIterator[Replica]:
-    """One running `outlast serve`."""
-    port, log = free_port(), config.with_name(f"outlast-{name}.log")
-    outlast = Path(sys.executable).with_name("outlast")
-    command = [str(outlast), "serve", "--config", str(config), "--port", str(port)]
-    with log.open("wb") as output:
-        process = await anyio.open_process(
-            command,
-            cwd=config.parent,
-            env=os.environ | {"OUTLAST_DATABASE_URL": database_url},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        await until_ready(f"http://127.0.0.1:{port}/readyz", http, process, log)
-        yield Replica(name, port, http)
-        process.terminate()
-        with anyio.fail_after(STOP_S_MAX):
-            assert await process.wait() == 0, log.read_text()
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-async def until_ready(
-    url: str, http: httpx2.AsyncClient, process: anyio.abc.Process, log: Path
-) -> None:
-    """Return once the replica says that it is ready."""
-    give_up_at = time.monotonic() + READY_S_MAX
-    while True:
-        assert process.returncode is None, log.read_text()
-        assert time.monotonic() < give_up_at, f"not ready:\n{log.read_text()}"
+    async with (
+        serving(folder, config, database_url) as first,
+        serving(folder, config, database_url) as second,
+    ):
+        a, b = _replica("A", first.base_url), _replica("B", second.base_url)
         try:
-            if (await http.get(url)).status_code == httpx2.codes.OK:
-                return
-        except httpx2.TransportError:
-            pass
-        await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - another process is waited for
+            yield a, b
+        finally:
+            await a.close()
+            await b.close()
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def _replica(name: str, base_url: str) -> Replica:
+    host, _, port = base_url.removeprefix("http://").partition(":")
+    return Replica(name, host, int(port))

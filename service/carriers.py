@@ -1,0 +1,63 @@
+"""An open watch as an SSE response. It knows frames, and nothing of tasks."""
+
+import asyncio
+import contextlib
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ..delivery.port import KEEP_ALIVE, OpenWatch
+
+TAKE_S_MAX = 30.0  # a reader that takes no frame for so long is cut off; it comes back for the rest
+
+STREAM = "text/event-stream"
+STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-cache", "Content-Type": STREAM}
+
+
+class FrameResponse(Response):
+    """Sends frames for as long as the client takes them, and then lets go of the watch."""
+
+    def __init__(self, watch: OpenWatch) -> None:
+        super().__init__(headers=STREAM_HEADERS)
+        del self.headers["content-length"]
+        self._watch = watch
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the watch. A watch that breaks off raises, which cuts the connection.
+
+        So a client can tell it from one that has ended: that one's last frame is its result.
+        """
+        sending = asyncio.create_task(self._send(send))
+        gone = asyncio.create_task(disconnected(receive))
+        try:
+            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+            outcome, _ = await asyncio.gather(sending, gone, return_exceptions=True)
+            await self._watch.close()
+        if isinstance(outcome, Exception):
+            raise outcome
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with contextlib.aclosing(self._watch.frames()) as frames:
+            async for frame in frames:
+                async with asyncio.timeout(TAKE_S_MAX):
+                    await send(
+                        {"type": "http.response.body", "body": event(frame), "more_body": True}
+                    )
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def event(frame: bytes) -> bytes:
+    """One server-sent event; a comment for the empty frame. JSON text holds no line break."""
+    if frame == KEEP_ALIVE:
+        return b":\r\n\r\n"
+    return b"event: message\r\ndata: " + frame + b"\r\n\r\n"
+
+
+async def disconnected(receive: Receive) -> None:
+    """Return when the client has gone. The body has been read, so nothing else can come."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,65 @@
+"""What every request must carry, whatever brings it: version, capabilities, matching headers."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mcp.shared.inbound import (
+    InboundLadderRejection,
+    classify_inbound_request,
+    decode_header_value,
+    find_duplicated_routing_header,
+)
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    HEADER_MISMATCH,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+
+from ..domain import errors
+from .jsonrpc import Message, Rejection
+
+TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
+
+
+def check(message: Message, headers: Headers | None, *, require_task_name: bool) -> None:
+    """Judge a request's envelope; `headers` is None where there are none to repeat it.
+
+    Raises Rejection with the code that the specification names.
+    """
+    if message.method == "initialize":
+        raise _speaks_modern_only(message)
+    doubled = find_duplicated_routing_header(headers.items()) if headers is not None else None
+    if doubled is not None:
+        raise Rejection(HEADER_MISMATCH, f"The header {doubled} came more than once")
+    verdict = classify_inbound_request(message.body, headers=headers)
+    if isinstance(verdict, InboundLadderRejection):
+        raise Rejection(verdict.code, verdict.message, data=verdict.data)
+    if headers is not None and message.method in TASK_METHODS:
+        _check_task_name(headers.get("mcp-name"), message, required=require_task_name)
+
+
+def capabilities_of(message: Message) -> Mapping[str, Any]:
+    """The client capabilities of a checked request. Raises InvalidCall."""
+    declared = message.params["_meta"][CLIENT_CAPABILITIES_META_KEY]
+    if not isinstance(declared, dict):
+        raise errors.InvalidCall(f"{CLIENT_CAPABILITIES_META_KEY} must be an object")
+    return cast(Mapping[str, Any], declared)
+
+
+def _check_task_name(given: str | None, message: Message, *, required: bool) -> None:
+    if given is None and not required:
+        return
+    if decode_header_value(given) != message.params.get("taskId"):
+        raise Rejection(HEADER_MISMATCH, "The Mcp-Name header does not match the request's taskId")
+
+
+def _speaks_modern_only(message: Message) -> Rejection:
+    supported = list(MODERN_PROTOCOL_VERSIONS)
+    requested = message.params.get("protocolVersion", "")
+    return Rejection(
+        UNSUPPORTED_PROTOCOL_VERSION,
+        f"There is no handshake here: send each request under version {', '.join(supported)}",
+        data={"supported": supported, "requested": str(requested)},
+    )

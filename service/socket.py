@@ -1,0 +1,105 @@
+"""`/ws`: the frames of watches on a WebSocket, under the same identity and the same guard."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from mcp_types import METHOD_NOT_FOUND
+from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ..delivery.port import Connection, ListenRequest
+from ..domain import errors
+from ..domain.extension import declares_tasks
+from ..domain.owner import Owner
+from ..domain.ports import Identity
+from . import envelope, jsonrpc, problems
+from .guard import Guard
+from .jsonrpc import Rejection, RequestId
+
+IDLE_S_MAX = 60.0  # a connection on which nothing is watched is closed after this
+LISTEN = "subscriptions/listen"
+CANCELLED = "notifications/cancelled"
+
+CLOSE_GOING_AWAY = 1001
+CLOSE_IDLE = 4408
+
+Send = Callable[[bytes], Awaitable[None]]
+Refuse = Callable[[RequestId, Exception], bytes]
+Connect = Callable[[Send, Refuse], Connection]
+
+
+class Socket:
+    """Accepts connections and reads their messages; `connect` makes what the watches live on."""
+
+    def __init__(self, connect: Connect, identity: Identity, guard: Guard) -> None:
+        self._connect, self._identity, self._guard = connect, identity, guard
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One connection, from its handshake to its end. A refused one gets its HTTP status."""
+        try:
+            self._guard.check(socket.headers.get("host"), socket.headers.get("origin"))
+            owner = await self._identity.authenticate(socket.headers.get("authorization"))
+        except (Rejection, errors.Unauthenticated) as error:
+            await _refuse_handshake(socket, error)
+            return
+        await socket.accept()
+
+        async def send(frame: bytes) -> None:
+            await socket.send_text(frame.decode())
+
+        connection = self._connect(send, refusal)
+        try:
+            await self._read(socket, connection, owner)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            await connection.close()
+
+    async def _read(self, socket: WebSocket, connection: Connection, owner: Owner) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_S_MAX):
+                    text = await socket.receive_text()
+            except TimeoutError:
+                if connection.is_idle:
+                    await socket.close(CLOSE_IDLE, "nothing is watched")
+                    return
+                continue
+            answer = await self._act_on(text.encode(), connection, owner)
+            if answer is not None:
+                await socket.send_text(answer.decode())
+
+    async def _act_on(self, text: bytes, connection: Connection, owner: Owner) -> bytes | None:
+        """Hand a request on; what cannot be served is answered here."""
+        request_id: RequestId | None = None
+        try:
+            message = jsonrpc.parse(text)
+            request_id = message.id
+            if message.id is None:
+                if message.method == CANCELLED:
+                    await connection.cancelled(message.params.get("requestId"))
+                return None
+            envelope.check(message, None, require_task_name=False)
+            if message.method != LISTEN:
+                raise Rejection(METHOD_NOT_FOUND, f"Only {LISTEN} is served here")
+            declared = declares_tasks(envelope.capabilities_of(message))
+            await connection.received(
+                ListenRequest(owner.key, message.id, message.params, declared)
+            )
+        except Exception as error:  # noqa: BLE001 - the edge: every failure has an answer
+            if isinstance(error, jsonrpc.InvalidMessage):
+                request_id = error.request_id
+            return refusal(request_id, error)
+        return None
+
+
+def refusal(request_id: RequestId | None, error: Exception) -> bytes:
+    """The JSON-RPC error for a failure."""
+    refused = problems.rejection(error)
+    return jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
+
+
+async def _refuse_handshake(socket: WebSocket, error: Exception) -> None:
+    status = error.status if isinstance(error, Rejection) else 401
+    headers = {} if isinstance(error, Rejection) else {"WWW-Authenticate": "Bearer"}
+    await socket.send_denial_response(Response(str(error), status_code=status, headers=headers))

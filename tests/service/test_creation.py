@@ -1,0 +1,532 @@
+"""A call becomes a task or it does not: by policy, by what this very request declares, and once."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+from mcp import Client
+
+from outlast.tests.acceptance.waiting import until_file_says
+from outlast.tests.service import desk_server
+from outlast.tests.service.conftest import desk_config, tasks_stored
+from outlast.tests.support.mcp import (
+    DECLARED,
+    IDEMPOTENCY_KEY,
+    PREFIX,
+    SERVER_INFO,
+    TASKS,
+    UNDECLARED,
+    RawClient,
+    Reply,
+    envelope,
+    headers_of,
+    http_client,
+)
+from outlast.tests.support.serving import Serving, serving
+
+pytestmark = pytest.mark.anyio
+
+MISSING, INVALID_PARAMS = -32021, -32602
+LONGER_THAN_GRACE_S = 1.2
+AT_ONCE = 20
+PATIENCE_S = 10.0
+ANSWER = {"__main__:who": {"action": "accept", "content": {"name": "Ada"}}}
+
+
+@pytest.fixture(scope="module")
+async def replica(desk: Serving, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
+    """The URL of a second server on the same database, which runs no tasks itself."""
+    folder = tmp_path_factory.mktemp("replica")
+    async with serving(folder, desk_config(), desk.database_url, ["--no-work"]) as server:
+        yield server.url
+
+
+@pytest.fixture
+def other(client: RawClient, replica: str) -> RawClient:
+    """The same client at the other server."""
+    return RawClient(replica, client.http)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return tmp_path / "notes"
+
+
+def lines(notes: Path) -> int:
+    """How often a tool has written there."""
+    return len(notes.read_text().splitlines()) if notes.exists() else 0
+
+
+def keyed(key: str) -> dict[str, str]:
+    return {IDEMPOTENCY_KEY: key}
+
+
+def kind(reply: Reply) -> str | int:
+    """In one word what a call was answered with."""
+    body = reply.body
+    return body["error"]["code"] if "error" in body else body["result"]["resultType"]
+
+
+# --- policy and declaration
+
+
+@pytest.mark.parametrize(
+    ("tool", "declared", "undeclared"),
+    [
+        ("note_direct", "complete", "complete"),
+        ("note_auto", "complete", "complete"),
+        ("note_task", "task", "complete"),
+        ("note_only", "task", MISSING),
+        ("sign_direct_during", "input_required", "input_required"),
+        ("sign_direct_before", "input_required", "input_required"),
+        ("sign_auto_during", "task", "input_required"),
+        ("sign_auto_before", "input_required", "input_required"),
+        ("sign_task_during", "task", "input_required"),
+        ("sign_task_before", "input_required", "input_required"),
+        ("sign_only_during", "task", MISSING),
+        ("sign_only_before", "input_required", MISSING),
+    ],
+)
+async def test_policy_and_declaration_decide_what_a_call_becomes(
+    desk: Serving, client: RawClient, notes: Path, tool: str, declared: str, undeclared: str | int
+):
+    arguments = {"path": str(notes)} if tool.startswith("note") else {"document": "d"}
+    stored = tasks_stored(desk.database_url)
+    told = await client.call(tool, arguments, capabilities=DECLARED)
+    assert kind(told) == declared
+    assert tasks_stored(desk.database_url) - stored == (declared == "task")
+    plain = await client.call(tool, arguments, capabilities=UNDECLARED)
+    assert kind(plain) == undeclared
+    assert tasks_stored(desk.database_url) - stored == (declared == "task")
+
+
+@pytest.mark.promise("task-only-refuses-undeclared")
+async def test_a_task_only_tool_tells_an_undeclared_client_what_it_would_need(
+    client: RawClient, notes: Path
+):
+    for capabilities in ({}, UNDECLARED, {"extensions": {}}, {"extensions": None}):
+        arguments = {"path": str(notes)}
+        reply = await client.call("note_only", arguments, capabilities=capabilities)
+        assert reply.refusal == (400, MISSING)
+        assert reply.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    assert lines(notes) == 0
+
+
+@pytest.mark.promise("undeclared-client-gets-plain-result")
+@pytest.mark.parametrize(
+    "capabilities",
+    [
+        {},
+        {"tasks": {"requests": {"tools": {"call": {}}}}},
+        {"extensions": {TASKS: None}},
+        {"extensions": {TASKS: True}},
+        {"extensions": {"io.modelcontextprotocol/Tasks": {}}},
+        {"extensions": [TASKS]},
+        {"experimental": {TASKS: {}}},
+    ],
+    ids=["nothing", "legacy slot", "null", "true", "other name", "a list", "elsewhere"],
+)
+async def test_a_client_that_did_not_declare_waits_for_the_tools_own_result(
+    desk: Serving, client: RawClient, notes: Path, capabilities: dict[str, Any]
+):
+    stored = tasks_stored(desk.database_url)
+    arguments = {"path": str(notes), "seconds": 0.3}
+    reply = await client.call("note_task", arguments, capabilities=capabilities)
+    assert reply.result["content"] == [{"type": "text", "text": "1"}]
+    assert (reply.result["resultType"], "taskId" in reply.result) == ("complete", False)
+    assert tasks_stored(desk.database_url) == stored
+
+
+async def test_a_declaration_counts_for_its_own_request_and_no_other(
+    client: RawClient, notes: Path
+):
+    arguments = {"path": str(notes)}
+    for declared in (True, False, True):
+        capabilities = DECLARED if declared else UNDECLARED
+        reply = await client.call("note_task", arguments, capabilities=capabilities)
+        assert kind(reply) == ("task" if declared else "complete")
+
+
+async def test_settings_within_the_declaration_are_let_be(client: RawClient, notes: Path):
+    capabilities = {"extensions": {TASKS: {"requests": ["x"]}, "com.example/other": {}}}
+    reply = await client.call("note_task", {"path": str(notes)}, capabilities=capabilities)
+    assert kind(reply) == "task"
+
+
+async def test_an_older_revision_has_no_tasks_even_if_they_are_declared(
+    client: RawClient, notes: Path
+):
+    params = {"name": "note_task", "arguments": {"path": str(notes)}}
+    meta = {f"{PREFIX}protocolVersion": "2025-11-25"}
+    body = envelope("tools/call", params, DECLARED, meta)
+    reply = await client.send(body, mcp_protocol_version="2025-11-25")
+    assert (reply.refusal, lines(notes)) == ((400, -32022), 0)
+
+
+@pytest.mark.promise("legacy-task-field-is-ignored")
+@pytest.mark.parametrize("field", [{"ttl": 60_000, "pollInterval": 5}, {}, None, 7, "x", []])
+async def test_the_old_task_field_neither_opts_in_nor_is_refused(
+    client: RawClient, notes: Path, field: Any
+):
+    arguments = {"path": str(notes)}
+    for tool in ("note_task", "note_auto"):
+        reply = await client.call(tool, arguments, capabilities=UNDECLARED, task=field)
+        assert kind(reply) == "complete"
+    assert kind(await client.call("note_direct", arguments, task=field)) == "complete"
+    created = await client.call("note_task", arguments, task=field)
+    assert (kind(created), created.result["ttlMs"]) == ("task", 600_000)
+
+
+# --- what must not become a task
+
+
+@pytest.mark.promise("invalid-arguments-create-no-task")
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"path": 5}, {"path": "p", "seconds": "long"}, {"path": None}, {"path": ["p"]}],
+    ids=["missing", "a number", "a word", "null", "a list"],
+)
+@pytest.mark.parametrize("tool", ["note_task", "note_only", "note_auto"])
+async def test_arguments_that_do_not_fit_are_answered_as_the_upstream_itself_answers_them(
+    desk: Serving, client: RawClient, tool: str, arguments: dict[str, Any]
+):
+    async with Client(desk_server.mcp) as plain:
+        own = await plain.call_tool(tool, arguments)
+    stored = tasks_stored(desk.database_url)
+    for meta in ({}, keyed(f"invalid {tool} {arguments}")):
+        reply = await client.call(tool, arguments, meta=meta)
+        texts = [block["text"] for block in reply.result["content"]]
+        assert texts == [getattr(block, "text", None) for block in own.content]
+        assert reply.result["isError"] is own.is_error is True
+        assert "taskId" not in reply.result
+    assert tasks_stored(desk.database_url) == stored
+
+
+@pytest.mark.promise("invalid-arguments-create-no-task")
+async def test_an_unknown_tool_is_no_task(desk: Serving, client: RawClient):
+    stored = tasks_stored(desk.database_url)
+    for capabilities in (DECLARED, UNDECLARED):
+        reply = await client.call("note", capabilities=capabilities)
+        assert (reply.refusal, reply.error["message"]) == ((400, -32602), "Unknown tool: note")
+    assert tasks_stored(desk.database_url) == stored
+
+
+# --- durable, and the same everywhere
+
+
+def row_of(database_url: str, task_id: str) -> tuple[Any, ...] | None:
+    with psycopg.connect(database_url) as connection:
+        return connection.execute(
+            "SELECT v.status, v.wire, count(e.*) FROM outlast.task_view v"
+            " JOIN outlast.task_events e ON e.originator_id = v.task_id"
+            " WHERE v.task_id = %s GROUP BY v.task_id",
+            [task_id],
+        ).fetchone()
+
+
+@pytest.mark.promise("create-is-durable")
+async def test_a_handle_that_has_arrived_is_in_the_store_and_on_every_replica(
+    desk: Serving, client: RawClient, other: RawClient, notes: Path
+):
+    for asked, reader in ((client, other), (other, client)) * 5:
+        created = (await asked.call("note_task", {"path": str(notes)})).result
+        row = row_of(desk.database_url, created["taskId"])
+        assert row is not None
+        assert row[2] >= 1
+        read = await reader.task(created["taskId"])
+        assert (read["taskId"], read["createdAt"]) == (created["taskId"], created["createdAt"])
+
+
+async def test_what_identifies_a_task_is_told_in_the_same_bytes_for_ever(
+    desk: Serving, client: RawClient, other: RawClient, notes: Path
+):
+    arguments = {"path": str(notes), "seconds": 0.5}
+    created = (await client.call("note_task", arguments)).result
+    fixed = ("taskId", "createdAt", "ttlMs", "pollIntervalMs")
+    seen = [await reader.task(created["taskId"]) for reader in (client, other) * 3]
+    seen.append(await other.until_status(created["taskId"]))
+    row = row_of(desk.database_url, created["taskId"])
+    assert row is not None
+    seen.append(json.loads(bytes(row[1])))
+    for task in seen:
+        assert [json.dumps(task[name]) for name in fixed] == [
+            json.dumps(created[name]) for name in fixed
+        ]
+    moves = [task["lastUpdatedAt"] for task in [created, *seen]]
+    assert moves == sorted(moves)
+    assert created["createdAt"] == created["lastUpdatedAt"]
+
+
+async def test_a_created_task_tells_its_own_fields_and_no_outcome(client: RawClient, notes: Path):
+    created = (await client.call("note_task", {"path": str(notes)})).result
+    named = {"resultType", "taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs"}
+    assert set(created) == named | {"pollIntervalMs", "_meta"}
+    assert (created["status"], created["pollIntervalMs"]) == ("working", 50)
+    assert len(created["taskId"]) == 43
+
+
+async def test_every_result_tells_its_type_and_who_answers(client: RawClient, notes: Path):
+    created = await client.call("hold_task", {"marker": str(notes)})
+    task = {"taskId": created.result["taskId"]}
+    await until_file_says(notes, "started")
+    replies = {
+        "task": [created],
+        "input_required": [await client.call("sign_direct_during", {"document": "d"})],
+        "complete": [
+            await client.request("server/discover"),
+            await client.request("tools/list"),
+            await client.call("red", capabilities=UNDECLARED),
+            await client.request("tasks/get", task),
+            await client.request("tasks/update", {**task, "inputResponses": {}}),
+            await client.request("tasks/cancel", task),
+        ],
+    }
+    for result_type, answers in replies.items():
+        for reply in answers:
+            assert reply.result["resultType"] == result_type
+            assert reply.result["_meta"][SERVER_INFO]["name"] == "outlast"
+    for acknowledged in replies["complete"][-2:]:
+        assert set(acknowledged.result) == {"resultType", "_meta"}
+
+
+# --- auto
+
+
+async def test_a_call_that_outlives_its_grace_goes_on_as_the_task_itself(
+    client: RawClient, notes: Path
+):
+    arguments = {"path": str(notes), "seconds": LONGER_THAN_GRACE_S}
+    created = (await client.call("note_auto", arguments)).result
+    assert created["resultType"] == "task"
+    ended = await client.until_status(created["taskId"])
+    assert (ended["status"], ended["result"]["structuredContent"]) == ("completed", {"result": "1"})
+    assert lines(notes) == 1
+
+
+async def test_a_question_within_the_grace_goes_into_the_task(client: RawClient):
+    task_id = await client.opened("sign_auto_during", {"document": "d"})
+    waiting = await client.until_status(task_id, "input_required")
+    [key] = waiting["inputRequests"]
+    answers = {key: ANSWER["__main__:who"]}
+    await client.request("tasks/update", {"taskId": task_id, "inputResponses": answers})
+    ended = await client.until_status(task_id)
+    assert ended["result"]["content"][0]["text"] == "d signed by Ada"
+
+
+# --- idempotency
+
+
+@pytest.mark.promise("creation-is-idempotent")
+@pytest.mark.parametrize("tool", ["note_task", "note_auto", "note_only"])
+async def test_the_same_key_and_call_is_the_same_task_however_many_come_at_once(
+    client: RawClient, other: RawClient, notes: Path, tool: str
+):
+    arguments = {"path": str(notes), "text": tool}
+    calls = [
+        asker.call(
+            tool, dict(reversed(arguments.items())) if turned else arguments, meta=keyed(tool)
+        )
+        for asker in (client, other)
+        for turned in (False, True) * (AT_ONCE // 4)
+    ]
+    replies = await asyncio.gather(*calls)
+    assert {kind(reply) for reply in replies} == {"task"}
+    [task_id] = {reply.result["taskId"] for reply in replies}
+    assert (await client.until_status(task_id))["status"] == "completed"
+    assert lines(notes) == 1
+    again = (await client.call(tool, arguments, meta=keyed(tool))).result
+    assert (again["taskId"], again["resultType"], again["status"]) == (task_id, "task", "completed")
+    assert "result" not in again
+    assert lines(notes) == 1
+
+
+@pytest.mark.promise("creation-is-idempotent")
+async def test_the_same_key_for_another_call_is_refused(
+    desk: Serving, client: RawClient, notes: Path
+):
+    arguments = {"path": str(notes)}
+    meta = keyed("one call only")
+    await client.call("note_task", arguments, meta=meta)
+    stored = tasks_stored(desk.database_url)
+    for tool, other_arguments in (
+        ("note_task", {**arguments, "text": "x"}),
+        ("note_only", arguments),
+        ("note_task", {}),
+    ):
+        reply = await client.call(tool, other_arguments, meta=meta)
+        assert reply.refusal == (400, INVALID_PARAMS)
+    assert tasks_stored(desk.database_url) == stored
+
+
+async def test_a_key_that_came_with_a_refused_call_is_free(client: RawClient, notes: Path):
+    meta = keyed("refused first")
+    assert (await client.call("note_task", {}, meta=meta)).result["isError"] is True
+    assert kind(await client.call("note_task", {"path": str(notes)}, meta=meta)) == "task"
+
+
+@pytest.mark.promise("creation-is-idempotent")
+@pytest.mark.parametrize("run", ["auto", "task", "only"])
+async def test_a_keyed_call_whose_questions_come_first_is_recorded_at_its_last_round(
+    client: RawClient, run: str
+):
+    tool, arguments, meta = f"sign_{run}_before", {"document": run}, keyed(f"rounds {run}")
+    first = (await client.call(tool, arguments, meta=meta)).result
+    last = {"inputResponses": ANSWER, "requestState": first["requestState"]}
+    ids = {
+        (await client.call(tool, arguments, meta=meta, **last)).result["taskId"] for _ in range(2)
+    }
+    [task_id] = ids
+    ended = await client.until_status(task_id)
+    assert ended["result"]["content"][0]["text"] == f"{run} signed by Ada"
+
+
+# --- questions before the task
+
+
+async def first_round(client: RawClient, tool: str = "sign_task_before") -> dict[str, Any]:
+    result = (await client.call(tool, {"document": "d"})).result
+    assert result["resultType"] == "input_required"
+    assert "taskId" not in result
+    return result
+
+
+async def test_questions_that_come_first_are_answered_on_the_call_and_then_it_is_a_task(
+    desk: Serving, client: RawClient, other: RawClient
+):
+    stored = tasks_stored(desk.database_url)
+    asked = await first_round(client)
+    [request] = asked["inputRequests"].values()
+    assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who signs?")
+    assert tasks_stored(desk.database_url) == stored
+    state = asked["requestState"]
+    reply = await other.call(
+        "sign_task_before", {"document": "d"}, inputResponses=ANSWER, requestState=state
+    )
+    created = reply.result
+    assert created["resultType"] == "task"
+    assert not {"inputRequests", "requestState", "result"} & set(created)
+    ended = await client.until_status(created["taskId"])
+    assert ended["result"]["content"][0]["text"] == "d signed by Ada"
+
+
+@pytest.mark.parametrize("tool", ["sign_task_before", "sign_direct_during"])
+async def test_a_state_is_good_for_its_own_call_only(desk: Serving, client: RawClient, tool: str):
+    state = (await first_round(client, tool))["requestState"]
+    middle = len(state) // 2
+    swapped = "A" if state[middle] != "A" else "B"
+    stored = tasks_stored(desk.database_url)
+    for name, document, token in (
+        (tool, "d", state[:middle] + swapped + state[middle + 1 :]),
+        (tool, "d", state[:-4]),
+        (tool, "d", state + "AAAA"),
+        (tool, "another", state),
+        ("sign_only_before", "d", state),
+    ):
+        reply = await client.call(
+            name, {"document": document}, inputResponses=ANSWER, requestState=token
+        )
+        assert reply.refusal == (400, INVALID_PARAMS)
+        assert reply.error["message"] == "requestState is not valid for this call"
+    assert tasks_stored(desk.database_url) == stored
+
+
+async def test_a_state_tells_its_holder_nothing(client: RawClient):
+    state = (await first_round(client))["requestState"]
+    for word in ("owner", "local", "state", "v1.v1"):
+        assert word not in state
+
+
+# --- waiting on the request
+
+
+async def test_an_undeclared_client_that_asks_for_progress_reads_it_on_a_stream(
+    client: RawClient, notes: Path
+):
+    arguments = {"path": str(notes), "seconds": 0.5}
+    for token in ("p-1", 7, 0):
+        reply = await client.call(
+            "note_task", arguments, capabilities=UNDECLARED, meta={"progressToken": token}
+        )
+        assert reply.is_stream
+        assert reply.headers["x-accel-buffering"] == "no"
+        *told, answer = reply.messages
+        assert [(m["method"], m["params"]["progressToken"]) for m in told] == [
+            ("notifications/progress", token)
+        ] * len(told)
+        steps = [m["params"]["progress"] for m in told]
+        assert steps == sorted(set(steps))
+        first = {"progressToken": token, "progress": 0, "total": 5, "message": "step 0"}
+        assert told[0]["params"] == first
+        assert answer["result"]["resultType"] == "complete"
+        assert answer["result"]["_meta"][SERVER_INFO]["name"] == "outlast"
+
+
+@pytest.mark.parametrize("token", [None, True, 1.5, [], {}])
+async def test_who_asks_for_no_progress_gets_one_answer_in_json(
+    client: RawClient, notes: Path, token: Any
+):
+    meta = {"progressToken": token} if token is not None else {}
+    arguments = {"path": str(notes), "seconds": 0.2}
+    reply = await client.call("note_task", arguments, capabilities=UNDECLARED, meta=meta)
+    assert (reply.is_stream, kind(reply)) == (False, "complete")
+
+
+async def test_who_reads_no_streams_gets_one_answer_in_json(client: RawClient, notes: Path):
+    arguments = {"path": str(notes), "seconds": 0.2}
+    params = {"name": "note_task", "arguments": arguments}
+    body = envelope("tools/call", params, UNDECLARED, {"progressToken": 1})
+    reply = await client.send(body, accept="application/json")
+    assert (reply.is_stream, kind(reply)) == (False, "complete")
+
+
+async def test_a_declared_client_that_asks_for_progress_still_gets_its_task(
+    client: RawClient, notes: Path
+):
+    arguments = {"path": str(notes), "seconds": LONGER_THAN_GRACE_S}
+    for tool in ("note_task", "note_auto"):
+        reply = await client.call(tool, arguments, meta={"progressToken": 1})
+        assert kind(reply) == "task"
+        ended = await client.until_status(reply.result["taskId"])
+        assert ended["status"] == "completed"
+    assert lines(notes) == 2
+
+
+async def test_a_fault_at_the_end_of_a_stream_is_told_on_the_stream(client: RawClient):
+    reply = await client.call("fault", capabilities=UNDECLARED, meta={"progressToken": 1})
+    assert reply.error["code"] == -32050
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
+async def test_an_undeclared_client_that_leaves_stops_the_tool(
+    desk: Serving, notes: Path, accept: str
+):
+    params = {"name": "hold_task", "arguments": {"marker": str(notes)}}
+    body = envelope("tools/call", params, UNDECLARED, {"progressToken": 1})
+    async with http_client() as http:
+        headers, told = {**headers_of(body), "accept": accept}, asyncio.Event()
+        waiting = asyncio.ensure_future(read_all(http, desk.url, body, headers, told))
+        await until_file_says(notes, "started")
+        if "stream" in accept:
+            await asyncio.wait_for(told.wait(), PATIENCE_S)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    await until_file_says(notes, "stopped")
+    assert "unexpected" not in desk.log.read_text()
+
+
+async def read_all(
+    http: httpx2.AsyncClient,
+    url: str,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    told: asyncio.Event,
+) -> None:
+    content = json.dumps(body).encode()
+    async with http.stream("POST", url, content=content, headers=headers) as reply:
+        async for _ in reply.aiter_raw():
+            told.set()

@@ -1,0 +1,197 @@
+"""The endpoint's own clocks, over real HTTP in this process, with times that can be waited for."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
+
+from outlast.adapters.identity import LocalIdentity
+from outlast.domain.ports import Progress
+from outlast.service import endpoint
+from outlast.service.cli import processes
+from outlast.service.exchange import PROGRESS_BACKLOG_MAX, Exchange
+from outlast.service.guard import Guard
+from outlast.service.settings import Settings
+from outlast.tests.support.mcp import RawClient, Reply, envelope, headers_of, http_client
+
+pytestmark = pytest.mark.anyio
+
+SOON_S = 0.1
+STOP_S_MAX = 5.0
+
+Tool = Callable[[Exchange], Awaitable[dict[str, Any]]]
+
+
+def endpoint_of(tool: Tool) -> endpoint.Endpoint:
+    """An endpoint whose methods all are `tool`."""
+    methods: Any = {"tools/call": tool, "server/discover": tool}
+    guard, info = Guard(["127.0.0.1"], []), {"name": "outlast", "version": "0"}
+    return endpoint.Endpoint(methods, LocalIdentity(), guard, info, require_task_name=False)
+
+
+@asynccontextmanager
+async def served(tool: Tool) -> AsyncIterator[RawClient]:
+    """A client of an endpoint whose `tools/call` is `tool`."""
+    app = Starlette(routes=[Route("/mcp", endpoint_of(tool).post, methods=["POST"])])
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        running = asyncio.ensure_future(server._serve([listener]))  # no signals: they are pytest's
+        try:
+            async with http_client() as http:
+                yield RawClient(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", http)
+        finally:
+            server.should_exit = True
+            await asyncio.wait_for(running, STOP_S_MAX)
+
+
+BOTH, JSON_ONLY = "application/json, text/event-stream", "application/json"
+DONE = {"content": [{"type": "text", "text": "done"}]}
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes seconds and minutes takes a moment."""
+    for name in ("STREAM_AFTER_S", "KEEP_ALIVE_S", "BODY_S_MAX"):
+        monkeypatch.setattr(endpoint, name, SOON_S)
+
+
+async def call(client: RawClient, accept: str = BOTH, token: Any = None) -> Reply:
+    meta = {} if token is None else {"progressToken": token}
+    body = envelope("tools/call", {"name": "t", "arguments": {}}, meta=meta)
+    return await client.send(body, accept=accept)
+
+
+async def slowly(exchange: Exchange) -> dict[str, Any]:
+    waiting = asyncio.ensure_future(asyncio.Event().wait())
+    await asyncio.wait({waiting}, timeout=5 * SOON_S)
+    waiting.cancel()
+    return DONE
+
+
+async def test_a_quiet_answer_that_takes_long_keeps_its_connection_alive():
+    async with served(slowly) as client:
+        reply = await call(client)
+    assert reply.is_stream
+    assert reply.content.count(b":\r\n\r\n") >= 2
+    assert [message["result"]["content"] for message in reply.messages] == [DONE["content"]]
+
+
+async def test_who_reads_no_streams_waits_for_the_one_answer():
+    async with served(slowly) as client:
+        reply = await call(client, JSON_ONLY, token=1)
+    assert (reply.is_stream, reply.result["content"]) == (False, DONE["content"])
+
+
+async def test_a_method_that_is_quick_by_nature_is_never_a_stream():
+    async with served(slowly) as client:
+        reply = await client.request("server/discover")
+    assert not reply.is_stream
+
+
+async def test_of_more_progress_than_is_read_the_latest_is_told():
+    async def talks(exchange: Exchange) -> dict[str, Any]:
+        for step in range(10 * PROGRESS_BACKLOG_MAX):
+            exchange.tell(Progress(step, None, None))
+        return await slowly(exchange)
+
+    async with served(talks) as client:
+        *told, answer = (await call(client, token="p")).messages
+    steps = [message["params"]["progress"] for message in told]
+    assert steps == list(range(9 * PROGRESS_BACKLOG_MAX, 10 * PROGRESS_BACKLOG_MAX))
+    assert answer["result"]["content"] == DONE["content"]
+
+
+@pytest.mark.parametrize("accept", [BOTH, JSON_ONLY])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_fault_of_ours_tells_the_client_nothing_of_its_cause(accept: str, is_late: bool):
+    async def breaks(exchange: Exchange) -> dict[str, Any]:
+        if is_late:
+            await slowly(exchange)
+        raise RuntimeError("hunter2")
+
+    async with served(breaks) as client:
+        reply = await call(client, accept)
+    assert (reply.status, reply.error) == (200, {"code": -32603, "message": "Internal error"})
+    assert reply.is_stream == (is_late and accept == BOTH)
+
+
+@pytest.mark.parametrize("accept", [BOTH, JSON_ONLY])
+async def test_a_client_that_leaves_ends_the_work_which_may_still_tidy_up(accept: str):
+    begun, tidied = asyncio.Event(), asyncio.Event()
+
+    async def tidy(exchange: Exchange) -> dict[str, Any]:
+        exchange.tell(Progress(1, None, None))
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await slowly(exchange)
+            tidied.set()
+        return DONE
+
+    async with served(tidy) as client:
+        waiting = asyncio.ensure_future(call(client, accept, token=1))
+        await asyncio.wait_for(begun.wait(), STOP_S_MAX)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.wait_for(tidied.wait(), STOP_S_MAX)
+
+
+async def test_a_client_that_has_left_before_the_first_frame_ends_the_work():
+    stopped = asyncio.Event()
+
+    async def waits(exchange: Exchange) -> dict[str, Any]:
+        exchange.tell(Progress(1, None, None))
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        return DONE
+
+    body = envelope("tools/call", {"name": "t"}, meta={"progressToken": 1})
+    headers = [(b"host", b"127.0.0.1")]
+    headers += [(name.encode(), value.encode()) for name, value in headers_of(body).items()]
+    scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers}
+    arriving: asyncio.Queue[Any] = asyncio.Queue()
+    arriving.put_nowait({"type": "http.request", "body": json.dumps(body).encode()})
+    response = await endpoint_of(waits).post(Request(scope, arriving.get))
+    assert (response.media_type, stopped.is_set()) == ("text/event-stream", False)
+    arriving.put_nowait({"type": "http.disconnect"})
+    sent: asyncio.Queue[Any] = asyncio.Queue()
+    await asyncio.wait_for(response(scope, arriving.get, sent.put), STOP_S_MAX)
+    assert stopped.is_set()
+
+
+@pytest.mark.promise("bad-input-kills-nothing")
+async def test_a_body_that_does_not_come_is_given_up():
+    async with served(slowly) as client:
+        address = urlsplit(client.url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        headers = headers_of(envelope("server/discover"))
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\n{head}".encode())
+        writer.write(b"content-length: 100\r\n\r\n{")
+        answer = await asyncio.wait_for(reader.readuntil(b"}}"), STOP_S_MAX)
+        writer.close()
+        await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == -32600
+
+
+def test_no_answer_waits_for_the_acknowledgement_of_its_first_packet():
+    # The one place that makes the socket that is listened on.
+    with (
+        processes._listening(Settings(port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
