@@ -9,6 +9,7 @@ is claimed at once.
 import time
 from collections.abc import Sequence
 
+from ..domain.queueing import LEASE_S
 from . import postgres
 
 SILENCE_S_MAX = 2.0  # a worker asks every 1.5 s at least; after a longer gap the store was away
@@ -28,17 +29,21 @@ class Contact:
         self._last = now
 
     def lasts(self, seconds: float) -> bool:
-        """True when it has lasted so long, up to now."""
+        """True when it has lasted so long, up to now; always for no time at all."""
         now = time.monotonic()
-        return now - self._last <= SILENCE_S_MAX and now - self._since >= seconds
+        unbroken = now - self._last <= SILENCE_S_MAX
+        return seconds <= 0 or (unbroken and now - self._since >= seconds)
 
 
 class PostgresDispatcher:
-    """`Dispatcher` on PostgreSQL. All times are the server's: clocks of workers do not matter."""
+    """`Dispatcher` on PostgreSQL. All times are the server's: clocks of workers do not matter.
 
-    def __init__(self, database: postgres.Database) -> None:
+    `patience_s` is how long this process must have been in touch before it takes others' work.
+    """
+
+    def __init__(self, database: postgres.Database, patience_s: float = LEASE_S) -> None:
         self._database = database
-        self._contact = Contact()
+        self._contact, self._patience_s = Contact(), patience_s
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`. Skips rows that an append holds; its signal follows."""
@@ -51,7 +56,7 @@ class PostgresDispatcher:
             " UPDATE outlast.run_queue q"
             " SET worker = %s, lease_until = clock_timestamp() + make_interval(secs => %s)"
             " FROM free WHERE q.task_id = free.task_id RETURNING q.task_id, q.due",
-            self._contact.lasts(lease_s),
+            self._contact.lasts(self._patience_s),
             limit,
             worker,
             lease_s,

@@ -10,6 +10,5 @@ async def read(url: str) -> str:
     with failures.as_ours():
         async with await psycopg.AsyncConnection.connect(url, connect_timeout=5) as connection:
             cursor = await connection.execute("SELECT key FROM outlast.server_key")
-            row = await cursor.fetchone()
-    assert row is not None  # the migration that made the table wrote the row
+            (row,) = await cursor.fetchall()  # the migration that made the table wrote the row
     return str(row[0])

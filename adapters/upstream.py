@@ -18,15 +18,18 @@ import json
 import logging
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Self
 
 from ..domain import errors
 from ..domain.events import Json
 from ..domain.ports import Tool, ToolCall
+from .bus import Bus
+from .upstream_backoff import backoff_s, failures_after
 from .upstream_call import UpstreamCall
 from .upstream_catalogue import Catalogue, Stale
+from .upstream_ear import Ear
 from .upstream_link import Link, UpstreamSettings
 from .upstream_wire import askable
 
@@ -34,9 +37,6 @@ HELD_LINKS_MAX = (
     32  # calls that hold a legacy connection alone; a call beyond it is refused as not sent
 )
 IDLE_LINKS_MAX = 2  # legacy connections kept for the next call
-HEALTHY_S = 10.0  # a connection that lived as long as this is opened again at once
-BACKOFF_S_FIRST = 0.5
-BACKOFF_S_MAX = 30.0
 
 _PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
 
@@ -51,7 +51,8 @@ class McpUpstreams:
     def __init__(self, upstreams: Sequence[UpstreamSettings]) -> None:
         for settings in upstreams:
             _check(settings, alone=len(upstreams) == 1)
-        self._upstreams = {settings.name: _Upstream(settings) for settings in upstreams}
+        self.heard = Bus()  # who waits for which announcement
+        self._upstreams = {settings.name: _Upstream(settings, self._told) for settings in upstreams}
         if len(self._upstreams) < len(upstreams):
             raise errors.ConfigurationError("two upstreams have the same name")
         self._calls: set[UpstreamCall] = set()
@@ -81,6 +82,11 @@ class McpUpstreams:
             raise down[0]
         return tools
 
+    @property
+    def ears(self) -> Sequence[Ear]:
+        """What listens to each upstream."""
+        return [upstream.ear for upstream in self._upstreams.values()]
+
     async def ready(self, upstream: str) -> None:
         """See Upstreams."""
         await self._of(upstream).tools()
@@ -100,6 +106,12 @@ class McpUpstreams:
         await asyncio.gather(*(call.cancel() for call in list(self._calls)))
         await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
 
+    def _told(self, topic: str) -> None:
+        """Wake who waits for this; what was subscribed to may be told of by what is below it."""
+        for name in self.heard.watched():
+            if topic == name or topic.startswith(name.rstrip("/") + "/"):
+                self.heard.moved(name, 0)
+
     def _of(self, name: str) -> "_Upstream":
         upstream = self._upstreams.get(name)
         if upstream is None or self._closed:
@@ -116,8 +128,9 @@ class McpUpstreams:
 class _Upstream:
     """One upstream: its shared connection, the held ones, and its catalogue."""
 
-    def __init__(self, settings: UpstreamSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: UpstreamSettings, told: Callable[[str], None]) -> None:
+        self._settings, self._told = settings, told
+        self.ear = Ear(self, told)
         self._shared: Link | None = None
         self._idle: list[Link] = []
         self._held: set[Link] = set()
@@ -133,21 +146,21 @@ class _Upstream:
     async def tools(self) -> list[dict[str, Json]]:
         """The definitions as they came. Raises UpstreamUnavailable."""
         async with self._listing:
-            link = await self._open_shared()
+            link = await self.open_shared()
             changed = any(known.tools_changed for known in self._links)
             if changed or not self._catalogue.is_fresh(link):
                 try:
                     await self._list_on(link)
                 except Stale:
                     self.retire(link)
-                    await self._list_on(await self._open_shared())
+                    await self._list_on(await self.open_shared())
             return self._catalogue.definitions
 
     async def lend(self, call: ToolCall) -> Link:
         """See Lender."""
         may_ask = askable(call.client_capabilities)
         if not self._legacy or not may_ask:
-            link = await self._open_shared()
+            link = await self.open_shared()
             self._legacy = not link.is_modern
             if link.is_modern or not may_ask:
                 link.users += 1
@@ -177,6 +190,7 @@ class _Upstream:
         for idle in self._idle:  # what ended the one has most likely ended these
             self._let_go(idle)
         self._idle.clear()
+        self.ear.nudge()
 
     def param_headers(self, tool: str, arguments: Mapping[str, Json]) -> Mapping[str, str]:
         """See Lender."""
@@ -190,17 +204,24 @@ class _Upstream:
     async def close(self) -> None:
         """End every connection, and wait (bounded) until they are gone."""
         self._closed = True
+        await self.ear.close()
         for link in list(self._links):
             self._let_go(link)
         if self._closing:
             await asyncio.wait(self._closing)
 
-    async def _open_shared(self) -> Link:
-        if self._shared is None or self._shared.is_over:
-            self._shared = self._new({})
+    async def open_shared(self) -> Link:
+        """See Source."""
         link = self._shared
+        if link is None or link.is_over:
+            link = self._shared = self._new({})
+            self.ear.nudge()
         await link.opened()
         return link
+
+    def pause_s(self) -> float:
+        """See Source."""
+        return max(0.0, self._not_before - time.monotonic())
 
     async def _open_held(self, capabilities: Mapping[str, Json]) -> Link:
         if len(self._held) >= HELD_LINKS_MAX:
@@ -226,24 +247,33 @@ class _Upstream:
     def _new(self, capabilities: Mapping[str, Json]) -> Link:
         if self._closed:
             raise errors.UpstreamUnavailable(self._settings.name, "Outlast is shutting down")
-        wait_s = self._not_before - time.monotonic()
+        wait_s = self.pause_s()
         if wait_s > 0:
             raise errors.UpstreamUnavailable(
                 self._settings.name, f"the next attempt is in {wait_s:.1f} s"
             )
         settings = replace(self._settings, era="legacy") if capabilities else self._settings
-        link = Link(settings, capabilities, self._on_over)
+        link = Link(settings, capabilities, self)
         self._links.add(link)
         return link
 
-    def _on_over(self, link: Link) -> None:
-        """A connection failed to open or was lost."""
+    def told(self, topic: str) -> None:
+        """See LinkOwner."""
+        self._told(topic)
+
+    def hearing_changed(self) -> None:
+        """See LinkOwner."""
+        self.ear.nudge()
+
+    def over(self, link: Link) -> None:
+        """See LinkOwner."""
         lived_s = 0.0 if link.opened_at is None else time.monotonic() - link.opened_at
-        self._failures = 0 if lived_s >= HEALTHY_S else self._failures + 1
+        self._failures = failures_after(self._failures, lived_s)
         self._not_before = time.monotonic() + backoff_s(self._failures)
         if self._settings.era == "auto":
             self._legacy = None  # what comes back may be a newer server
         self._let_go(link)
+        self.ear.nudge()
 
     def _let_go(self, link: Link) -> None:
         if link in self._links:
@@ -256,13 +286,6 @@ class _Upstream:
         for known in self._links:  # first: a change that is told while we list asks for more
             known.tools_changed = False
         await self._catalogue.list_on(link)
-
-
-def backoff_s(failures: int) -> float:
-    """How long to wait after so many failures in a row: not at all after the first, then longer."""
-    if failures <= 1:
-        return 0.0
-    return min(BACKOFF_S_FIRST * 2.0 ** min(failures - 2, 16), BACKOFF_S_MAX)
 
 
 def _check(settings: UpstreamSettings, *, alone: bool) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextvars import Context
-from typing import Protocol
+from typing import Protocol, cast
 
 from mcp import MCPError
 from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
@@ -17,7 +17,7 @@ from opentelemetry.propagate import extract
 from ..domain import errors
 from ..domain.decisions import Ask
 from ..domain.events import Json
-from ..domain.ports import CallNews, Faulted, HeldAsk, Progress, Returned, ToolCall
+from ..domain.ports import CallNews, Faulted, HeldAsk, LegEnded, Progress, Returned, ToolCall
 from .upstream_http import FATE, Fate
 from .upstream_link import Link
 from .upstream_wire import (
@@ -29,6 +29,7 @@ from .upstream_wire import (
     without_transport_meta,
 )
 
+CANCEL_HEARD_S_MAX = 2.0  # a server that answers nothing for so long is not waited for
 CANCEL_WAIT_S_MAX = 8.0  # `cancel` returns after this even if the upstream cannot be told
 NEWS_BACKLOG_MAX = 64  # the oldest progress is dropped beyond it; nothing else ever is
 HELD_ASKS_MAX = 32  # unanswered requests of one call; further ones are refused
@@ -211,9 +212,25 @@ class UpstreamCall:
                 self._headers(),
                 self._progress,
             )
+        except asyncio.CancelledError:
+            # Whoever is told that the call was cancelled shall not see it act afterwards.
+            await link.caught_up(CANCEL_HEARD_S_MAX)
+            raise
         except MCPError as error:
             return _verdict(error, link, fate)
-        return outcome_of(raw) if link.is_modern else Returned(raw)
+        return self._judged(outcome_of(raw)) if link.is_modern else Returned(raw)
+
+    def _judged(self, outcome: CallNews) -> CallNews:
+        """A leg that asks for what the client did not declare can be answered by nobody."""
+        if not isinstance(outcome, LegEnded):
+            return outcome
+        for wanted in outcome.asks:
+            method = str(wanted.request["method"])
+            params = cast(Mapping[str, Json], wanted.request.get("params") or {})
+            if not declares(self._call.client_capabilities, method, params):
+                message = f"The tool asked for {method}, which the client does not support"
+                return Faulted(INTERNAL_ERROR, message)
+        return outcome
 
     def _headers(self) -> dict[str, str]:
         mirrored = self._lender.param_headers(self._call.tool, self._call.arguments)

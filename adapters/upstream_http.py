@@ -30,9 +30,18 @@ _KEEP_ALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
 
 class Fate:
     """What became of the HTTP exchange of one call. `lost` is the reason why no answer can come
-    any more."""
+    any more.
 
-    def __init__(self, on_sent: Callable[[], None] = lambda: None) -> None:
+    `on_hearing` is told whether the server's messages of its own can come, where a stream is kept
+    open for them.
+    """
+
+    def __init__(
+        self,
+        on_sent: Callable[[], None] = lambda: None,
+        on_hearing: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        self.on_hearing = on_hearing
         self.sent = False
         self.lost: str | None = None
         self.session_gone = False
@@ -82,6 +91,8 @@ class _Watched(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         fate = FATE.get()
+        if fate is not None and request.method == "GET":
+            return await self._standing(request, fate)
         if fate is None or not _is_call(request):
             return await self._inner.handle_async_request(request)
         request.extensions = {**request.extensions, "trace": fate.trace}
@@ -92,6 +103,13 @@ class _Watched(httpx2.AsyncBaseTransport):
         except httpx2.TransportError as error:
             fate.lost = f"{type(error).__name__} {error}".strip()
             return httpx2.Response(502)
+
+    async def _standing(self, request: httpx2.Request, fate: Fate) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        fate.on_hearing(response.is_success)
+        if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _StandingStream(response.stream, fate)
+        return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -125,6 +143,23 @@ class _WatchedStream(httpx2.AsyncByteStream):
             self._fate.lost = f"{type(error).__name__} {error}".strip()
             raise
         self._fate.lost = "the response ended without an answer"
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _StandingStream(httpx2.AsyncByteStream):
+    """The stream of the server's own messages: nothing is heard once it has ended."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, fate: Fate) -> None:
+        self._inner, self._fate = inner, fate
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._inner:
+                yield chunk
+        finally:
+            self._fate.on_hearing(False)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

@@ -13,18 +13,18 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
 import anyio
+import anyio.abc
 from mcp import ClientSession, MCPError, StdioServerParameters
 from mcp.client.session import IncomingMessage
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.dispatcher import CallOptions, ProgressFnT as OnProgress
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
 from mcp_types import (
@@ -36,7 +36,6 @@ from mcp_types import (
     Implementation,
     InitializedNotification,
     InitializeResult,
-    ToolListChangedNotification,
 )
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
@@ -48,6 +47,7 @@ from pydantic import ValidationError
 from ..domain import errors
 from ..domain.events import Json
 from .upstream_http import EVENT_BYTES_MAX, FATE, Fate, http_client
+from .upstream_watch import LISTS, TOOLS, Stream, offered_by, topic_of
 from .upstream_wire import Dispatcher, WatchedRead
 
 OPEN_S_MAX = 30.0  # spawning or connecting, and the handshake; the connection has failed after it
@@ -84,19 +84,35 @@ class Asked(Protocol):
         ...
 
 
+class LinkOwner(Protocol):
+    """Who is told what becomes of a connection."""
+
+    def over(self, link: "Link") -> None:
+        """It failed to open, or was lost."""
+        ...
+
+    def told(self, topic: str) -> None:
+        """The server announces a change of one of its lists, or of a resource."""
+        ...
+
+    def hearing_changed(self) -> None:
+        """`hears` of a connection is set, or is set no more."""
+        ...
+
+
 class Link:
     """One connection, from its opening to its end. It never opens again: a new one takes its place.
 
     `capabilities` is what a legacy server is told in the handshake; a modern one is told in each
     request. What a legacy server asks goes to `holder`, the one call that holds this connection;
-    without one, it is refused.
+    without one, it is refused. `hears` is set while what the server announces can come.
     """
 
     def __init__(
         self,
         settings: UpstreamSettings,
         capabilities: Mapping[str, Json],
-        on_over: Callable[["Link"], None],
+        owner: LinkOwner,
     ) -> None:
         self.settings, self.capabilities = settings, capabilities
         self.key = json.dumps(capabilities, sort_keys=True)
@@ -106,7 +122,8 @@ class Link:
         self.tools_changed = False
         self.opened_at: float | None = None
         self.is_over = False
-        self._on_over = on_over
+        self.hears, self.was_heard = asyncio.Event(), False
+        self._owner = owner
         self._closing = False
         self._end = anyio.Event()
         self._reason: str | None = None
@@ -131,6 +148,25 @@ class Link:
     def is_modern(self) -> bool:
         """True when the server speaks a protocol version without a handshake."""
         return self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def is_left(self) -> bool:
+        """True once no other call shall begin on it."""
+        return self.is_over or self.retired or self._closing
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """The lists that the server announces, and `resourceSubscriptions` if it does those."""
+        return offered_by(self._session.server_capabilities)
+
+    @property
+    def lists(self) -> frozenset[str]:
+        """Of these, the lists."""
+        return self.offers & LISTS
+
+    def stream(self, topics: Collection[str]) -> Stream:
+        """What a modern server announces on these topics, once it is run."""
+        return Stream(self._session, topics, self._tell)
 
     async def request(
         self,
@@ -161,6 +197,16 @@ class Link:
             options["on_progress"] = on_progress
         return await self._dispatcher.send_raw_request(method, params, options)
 
+    async def caught_up(self, seconds: float) -> None:
+        """Return once the server has answered, and so has read what was sent before; or when the
+        time is up."""
+        if self.is_over:
+            return
+        # An answer of any kind will do, also that of a server that knows no ping.
+        with suppress(MCPError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.request("ping", {}, {})
+
     async def close(self) -> None:
         """End the connection and its child process, within CLOSE_S_MAX. Idempotent."""
         self._closing = True
@@ -171,7 +217,7 @@ class Link:
             await asyncio.wait({task}, timeout=CLOSE_S_MAX)
 
     async def _run(self) -> None:
-        fate = Fate()
+        fate = Fate(on_hearing=self._note_hearing)
         FATE.set(fate)
         try:
             async with AsyncExitStack() as stack:
@@ -194,23 +240,29 @@ class Link:
             return
         self.is_over = True
         self._end.set()
+        self.hears.set()  # nobody need wait for it
         if not self._closing:
             logger.warning("upstream %s: %s", self.settings.name, self.unavailable().reason)
-            self._on_over(self)
+            self._owner.over(self)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         read, write = await self._transport(stack)
         self._dispatcher = Dispatcher(WatchedRead(read, self._lose), write, self._ask)
         self._session = await stack.enter_async_context(
             ClientSession(
-                dispatcher=self._dispatcher, client_info=CLIENT, message_handler=self._hear
+                dispatcher=self._dispatcher,
+                read_timeout_seconds=OPEN_S_MAX,  # of what the session asks itself, no call does
+                client_info=CLIENT,
+                message_handler=self._hear,
             )
         )
         await self._negotiate()
         if self.is_modern:
             watching = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(watching.cancel_scope.cancel)
-            watching.start_soon(self._watch_tools)
+            self._watch_lists(watching)
+        elif self.settings.command:
+            self.hears.set()
 
     async def _transport(self, stack: AsyncExitStack) -> Any:
         settings = self.settings
@@ -272,26 +324,41 @@ class Link:
         return await self.holder.ask(method, params)
 
     async def _hear(self, message: IncomingMessage) -> None:
-        if isinstance(message, ToolListChangedNotification):
-            self.tools_changed = True
+        topic = topic_of(message)
+        if topic and not self.is_modern:  # a modern one tells on streams alone
+            self._tell(topic)
 
-    async def _watch_tools(self) -> None:
-        """Be told of changed tools; without this, or once it ends, age alone renews the
-        catalogue."""
-        capabilities = self._session.server_capabilities
-        if (
-            capabilities is None
-            or capabilities.tools is None
-            or not capabilities.tools.list_changed
-        ):
-            return
-        try:
-            async with listen(self._session, tools_list_changed=True) as changes:
-                async for _ in changes:
-                    self.tools_changed = True
-        except (MCPError, SubscriptionLost):
-            logger.debug("upstream %s: no word of changed tools", self.settings.name, exc_info=True)
+    def _watch_lists(self, tasks: anyio.abc.TaskGroup) -> None:
+        if self.lists:
+            stream = Stream(self._session, self.lists, self._tell, on_loss=self._doubt_tools)
+            tasks.start_soon(stream.run)
+            tasks.start_soon(self._note_tried, stream)
+        else:
+            self._note_hearing(True)
+
+    async def _note_tried(self, stream: Stream) -> None:
+        await stream.tried.wait()
+        self._note_hearing(True)
+
+    def _tell(self, topic: str) -> None:
+        if topic == TOOLS:
+            self.tools_changed = True
+        self._owner.told(topic)
+
+    def _doubt_tools(self) -> None:
         self.tools_changed = True
+
+    def _note_hearing(self, hears: bool) -> None:
+        """Of a legacy HTTP server it is known from its stream, and the session ends unnoticed."""
+        if hears:
+            self.was_heard = True
+            self.hears.set()
+        elif not self.was_heard:
+            self.hears.set()  # it offers no stream: it is heard as well as it ever will be
+        elif not self.is_over:
+            self.hears.clear()
+            self._doubt_tools()
+        self._owner.hearing_changed()
 
 
 def _plain(error: BaseException) -> str:

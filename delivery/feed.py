@@ -26,15 +26,17 @@ class Feed:
     async def after(self, task_id: str, version: int) -> Sequence[Change] | None:
         """Every change with a higher version, oldest first; from 0 the present state alone.
 
-        Empty when there is none; None when the task is stored no more. Never blocks. Mostly one
-        read of the view row: only a reader that is more than one change behind needs the stream.
+        Empty when there is none, but an ended task's final state is told again: whoever asks for
+        more has to learn that no more will come. None when the task is stored no more. Never
+        blocks. Mostly one read of the view row: only a reader that is more than one change behind
+        needs the stream.
         """
         view = await self._views.get(task_id)
         if view is None:
             return None
-        if view.version <= version:
-            return ()
         present = Change(task_id, view.version, view.is_terminal, view.wire)
+        if view.version <= version:
+            return (present,) if view.is_terminal else ()
         return (*await self.between(task_id, version, view.version), present)
 
     async def between(self, task_id: str, after: int, before: int) -> Sequence[Change]:

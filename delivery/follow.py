@@ -1,6 +1,7 @@
 """The one loop of every delivery: read what is new, else wait for the signal, else look again."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 from ..domain import errors
 from ..domain.ports import Signal, Wakeup
@@ -27,8 +28,9 @@ async def follow(
         while places:
             try:
                 for task_id in sorted(looks):
-                    async for change in _advance(feed, places, task_id):
-                        yield change
+                    async with aclosing(_advance(feed, places, task_id)) as news:
+                        async for change in news:
+                            yield change
                     looks.discard(task_id)
                 away_s = 0.0
             except errors.StoreUnavailable:
@@ -39,7 +41,7 @@ async def follow(
                 looks |= await _moved(wakeup, places, RETRY_S if looks else recheck_s)
 
 
-async def _advance(feed: Feed, places: dict[str, int], task_id: str) -> AsyncIterator[Change]:
+async def _advance(feed: Feed, places: dict[str, int], task_id: str) -> AsyncGenerator[Change]:
     """Yield what is new of one task; forget the task once it has ended."""
     changes = await feed.after(task_id, places[task_id])
     if changes is None:

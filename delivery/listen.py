@@ -6,7 +6,8 @@ subscription's place in each task is kept by the stream, and by the client when 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from ..domain import errors
 from ..domain.extension import REQUIRED_CAPABILITIES
 from ..domain.ports import Announcements, Signal, Wakeup
 from .feed import Feed
-from .follow import follow
+from .follow import RECHECK_S, follow
 from .frames import (
     ACKNOWLEDGED,
     LIST_CHANGES,
@@ -53,6 +54,7 @@ class Listening:
     signal: Signal
     announcements: Announcements
     limits: WatchLimits
+    recheck_s: float = RECHECK_S
     closing: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -163,8 +165,9 @@ class ListenWatch:
         topics = self._agreed.lists | self._agreed.resources
         async with self._listening.announcements.listening(topics) as heard:
             yield self._frames.acknowledged(self._told())
-            async for frame in self._until_closing(heard, forever=bool(topics)):
-                yield frame
+            async with aclosing(self._until_closing(heard, forever=bool(topics))) as news:
+                async for frame in news:
+                    yield frame
         yield self._frames.ended()
 
     def _told(self) -> dict[str, Any]:
@@ -175,9 +178,10 @@ class ListenWatch:
             told["taskIds"] = list(self._after)
         return told
 
-    async def _until_closing(self, heard: Wakeup, *, forever: bool) -> AsyncIterator[bytes]:
+    async def _until_closing(self, heard: Wakeup, *, forever: bool) -> AsyncGenerator[bytes]:
         """Changes and announcements, until the tasks have ended (and nothing else is heard)."""
-        changes = follow(self._listening.feed, self._listening.signal, self._after)
+        shared = self._listening
+        changes = follow(shared.feed, shared.signal, self._after, shared.recheck_s)
         never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         closing = asyncio.ensure_future(self._listening.closing.wait())
         change = asyncio.ensure_future(anext(changes, None))
@@ -217,7 +221,7 @@ class ListenSource:
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
 
-    async def watch(self, task_id: str, after: int = 0) -> AsyncIterator[TaskState]:
+    async def watch(self, task_id: str, after: int = 0) -> AsyncGenerator[TaskState]:
         """See `StatusSource.watch`."""
         place, backoff = Place(after), Backoff()
         while True:
@@ -225,11 +229,13 @@ class ListenSource:
             try:
                 async for message in messages:
                     state = told_state(message, task_id)
-                    if state is not None and place.is_new(state):
+                    if state is None:
+                        continue
+                    if place.is_new(state):
                         backoff.succeeded()
                         yield state
-                        if state.is_terminal:
-                            return
+                    if state.is_terminal:  # an old one too: the watch began after the end
+                        return
                 # A stream that ends well without a last state: the server is going, or has none.
                 raise errors.ConnectionLost("the stream ended before the task did")
             except errors.OutlastError as error:

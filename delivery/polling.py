@@ -6,7 +6,7 @@ first, so that slow polling misses none.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 import orjson
@@ -57,7 +57,7 @@ class PollingSource:
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
 
-    async def watch(self, task_id: str, after: int = 0) -> AsyncIterator[TaskState]:
+    async def watch(self, task_id: str, after: int = 0) -> AsyncGenerator[TaskState]:
         """See `StatusSource.watch`."""
         place, backoff = Place(after), Backoff()
         while True:
@@ -71,8 +71,8 @@ class PollingSource:
             for state in states:
                 if place.is_new(state):
                     yield state
-                    if state.is_terminal:
-                        return
+                if state.is_terminal:  # an old one too: the watch began after the end
+                    return
             if not has_more:
                 await asyncio.sleep(interval_ms(answer) / 1000)
 

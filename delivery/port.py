@@ -75,7 +75,7 @@ class OpenWatch(Protocol):
 
 @dataclass(frozen=True)
 class ListenRequest:
-    """A `subscriptions/listen` request as any carrier hands it on: framing and envelope are judged."""
+    """A `subscriptions/listen` request as any carrier hands it on: its envelope is judged."""
 
     owner: str
     request_id: str | int

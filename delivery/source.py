@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import datetime
 from typing import Protocol
 
@@ -20,11 +20,11 @@ _FINAL_CODES = frozenset({INVALID_PARAMS, -32021, -32022, 401, 403})
 class StatusSource(Protocol):
     """One way to learn of a task's changes."""
 
-    def watch(self, task_id: str, after: int = 0) -> AsyncIterator[TaskState]:
+    def watch(self, task_id: str, after: int = 0) -> AsyncGenerator[TaskState]:
         """Every state after the version, in order, none older than one already given; then the end.
 
         Reconnects by itself, for ever, with a capped back-off, and reads the present state after
-        each reconnect. Raises RequestRefused when the server says that there is no such task, or
+        each reconnect. Close it (`aclosing`) to stop earlier. Raises RequestRefused when the server says that there is no such task, or
         that we may not ask.
         """
         ...

@@ -6,7 +6,8 @@ the request's id. Where a watch is, the client knows: it comes back with its ver
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, cast
 
 import orjson
@@ -17,9 +18,10 @@ from ..domain import errors
 from .frames import LISTEN, RequestId, TaskState
 from .listen import listen_params, told_state
 from .port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
-from .remote import FRAME_BYTES_MAX, Remote
+from .remote import CONNECT_S_MAX, FRAME_BYTES_MAX, Remote
 from .source import Backoff, Place
 
+CLOSE_S_MAX = 1.0  # what a closing handshake may take: the watch has ended anyway
 WATCHES_MAX = 256  # on one connection; a client that wants more opens another one
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -27,11 +29,15 @@ Refuse = Callable[[RequestId, Exception], bytes]
 
 
 class Switchboard:
-    """`Connection` over a WebSocket. `send` waits for the client: a slow one slows only itself."""
+    """`Connection` over a WebSocket.
+
+    `send` waits for the client, so that a slow one slows only itself; it raises ConnectionLost once
+    the client has gone.
+    """
 
     def __init__(self, listener: Listener, send: Send, refuse: Refuse) -> None:
         self._listener, self._send_now, self._refuse = listener, send, refuse
-        self._pumps: dict[RequestId, asyncio.Task[None]] = {}
+        self._pumps: dict[RequestId, tuple[asyncio.Task[None], OpenWatch]] = {}
         self._sending = asyncio.Lock()
 
     @property
@@ -51,29 +57,41 @@ class Switchboard:
         except Exception as error:  # noqa: BLE001 - the edge: `refuse` makes an answer of any
             await self._send(self._refuse(request_id, error))
             return
-        self._pumps[request_id] = asyncio.create_task(self._pump(request_id, watch))
+        self._pumps[request_id] = asyncio.create_task(self._pump(request_id, watch)), watch
 
     async def cancelled(self, request_id: Any) -> None:
         """See `Connection.cancelled`."""
-        pump = self._pumps.get(request_id) if isinstance(request_id, str | int) else None
-        if pump is not None:
+        known = self._pumps.get(request_id) if isinstance(request_id, str | int) else None
+        if known is not None:
+            pump, watch = known
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
+            # A pump that is cancelled before its first step never runs, its `finally` included.
+            self._pumps.pop(request_id, None)
+            await watch.close()
 
     async def close(self) -> None:
         """See `Connection.close`."""
-        for request_id in list(self._pumps):
-            await self.cancelled(request_id)
+        pumps = list(self._pumps.values())
+        self._pumps.clear()
+        for pump, watch in pumps:
+            pump.cancel()
+            await watch.close()
+        await asyncio.gather(*(pump for pump, _ in pumps), return_exceptions=True)
 
     async def _pump(self, request_id: RequestId, watch: OpenWatch) -> None:
         try:
-            async for frame in watch.frames():
-                if frame != KEEP_ALIVE:  # the protocol's own pings show that the connection lives
-                    await self._send(frame)
-        except errors.OutlastError as error:
-            await self._send(self._refuse(request_id, error))
+            async with aclosing(watch.frames()) as frames:
+                async for frame in frames:
+                    if frame != KEEP_ALIVE:  # the protocol's own pings show that it lives
+                        await self._send(frame)
+        except errors.ConnectionLost:
+            pass  # nobody is left to be told
+        except Exception as error:  # noqa: BLE001 - the edge: a watch never falls silent
+            with suppress(errors.ConnectionLost):
+                await self._send(self._refuse(request_id, error))
         finally:
-            del self._pumps[request_id]
+            self._pumps.pop(request_id, None)
             await watch.close()
 
     async def _send(self, frame: bytes) -> None:
@@ -87,16 +105,17 @@ class WebSocketSource:
     def __init__(self, remote: Remote, url: str) -> None:
         self._remote, self._url = remote, url
 
-    async def watch(self, task_id: str, after: int = 0) -> AsyncIterator[TaskState]:
+    async def watch(self, task_id: str, after: int = 0) -> AsyncGenerator[TaskState]:
         """See `StatusSource.watch`."""
         place, backoff = Place(after), Backoff()
         while True:
             try:
                 async with self._connected() as connection:
-                    async for state in self._states(connection, task_id, place):
-                        backoff.succeeded()
-                        yield state
-                        if state.is_terminal:
+                    async for state in self._states(connection, task_id, place.version):
+                        if place.is_new(state):
+                            backoff.succeeded()
+                            yield state
+                        if state.is_terminal:  # an old one too: the watch began after the end
                             return
                 await backoff.pause(errors.ConnectionLost("the connection ended"))
             except errors.OutlastError as error:
@@ -109,18 +128,24 @@ class WebSocketSource:
             self._url,
             additional_headers=dict(self._remote.headers),
             max_size=FRAME_BYTES_MAX,
+            open_timeout=CONNECT_S_MAX,
+            close_timeout=CLOSE_S_MAX,
             proxy=None,
         )
 
     async def _states(
-        self, connection: ClientConnection, task_id: str, place: Place
-    ) -> AsyncIterator[TaskState]:
-        request = self._remote.message(LISTEN, listen_params({task_id: place.version}))
+        self, connection: ClientConnection, task_id: str, after: int
+    ) -> AsyncGenerator[TaskState]:
+        """What one connection tells, until the server ends the watch: it may be going."""
+        request = self._remote.message(LISTEN, listen_params({task_id: after}))
         await connection.send(orjson.dumps(request).decode())
         async for text in connection:
-            state = told_state(cast(dict[str, Any], orjson.loads(text)), task_id)
-            if state is not None and place.is_new(state):
+            message = cast(dict[str, Any], orjson.loads(text))
+            state = told_state(message, task_id)
+            if state is not None:
                 yield state
+            elif "result" in message:
+                return
 
 
 def _ours(error: Exception) -> errors.OutlastError:

@@ -1,4 +1,4 @@
-"""The tasks extension by its name: what a client declares, and what a refusal asks it to declare."""
+"""The tasks extension by its name: what a client declares, what a refusal asks it to declare."""
 
 from collections.abc import Mapping
 from typing import Any, cast

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from ..domain import errors
 from ..domain.task import Task
 
-# Content is not held against the requested schema: only the server that asked knows what it accepts.
+# Content is not held against the requested schema: the server that asked knows what it accepts.
 _RESULTS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "elicitation/create": (ElicitResult,),
     "sampling/createMessage": (CreateMessageResult, CreateMessageResultWithTools),
@@ -23,7 +23,7 @@ _RESULTS: Mapping[str, tuple[type[BaseModel], ...]] = {
 
 
 def check(task: Task, answers: Mapping[str, Any]) -> None:
-    """Judge the answers to outstanding questions; others are not looked at. Raises MalformedAnswer."""
+    """Judge the answers to outstanding questions, and no others. Raises MalformedAnswer."""
     for question in task.outstanding:
         if question.key in answers:
             _check_one(question.key, question.request["method"], answers[question.key])

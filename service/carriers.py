@@ -22,8 +22,8 @@ class FrameResponse(Response):
         del self.headers["content-length"]
         self._watch = watch
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the watch. A watch that breaks off raises, which cuts the connection.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+        """Serve the watch. One that breaks off raises, which cuts the connection.
 
         So a client can tell it from one that has ended: that one's last frame is its result.
         """
@@ -34,8 +34,8 @@ class FrameResponse(Response):
         finally:
             for task in (sending, gone):
                 task.cancel()
+            await self._watch.close()  # before a wait that may itself be cancelled
             outcome, _ = await asyncio.gather(sending, gone, return_exceptions=True)
-            await self._watch.close()
         if isinstance(outcome, Exception):
             raise outcome
 

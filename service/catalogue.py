@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator, exceptions as schema_errors
 from jsonschema.protocols import Validator
@@ -57,7 +57,7 @@ class Catalogue:
             return False
 
     def _validator(self, tool: Tool) -> Validator | None:
-        schema = tool.definition.get("inputSchema") or {}
+        schema = cast(dict[str, Any], tool.definition.get("inputSchema") or {})
         known = self._validators.get(tool.name)
         if known is not None and known[0] == schema:
             return known[1]
@@ -68,7 +68,7 @@ class Catalogue:
         return compiled
 
 
-def _compile(schema: Mapping[str, Any]) -> Validator | None:
+def _compile(schema: dict[str, Any]) -> Validator | None:
     kind = validator_for(schema, default=Draft202012Validator)
     try:
         kind.check_schema(schema)

@@ -33,7 +33,7 @@ class Commands:
     async def change(self, task_id: str, wish: Wish, known: Task | None = None) -> Task:
         """Append what follows from the wish, and return the task after it.
 
-        `wish` is asked again with the newest task after each conflict, so it must be a pure function.
+        `wish` is asked again with the newest task after each conflict: it must be a pure function.
         `known` saves the first read. Raises TaskNotFound, whatever `wish` raises, and
         StoreUnavailable when the conflicts do not end.
         """

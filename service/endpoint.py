@@ -1,4 +1,4 @@
-"""`POST /mcp`: one JSON-RPC request in, one answer out, as JSON or, when it takes long, as a stream.
+"""`POST /mcp`: one JSON-RPC request in, one answer out: JSON, or a stream when it takes long.
 
 The order of the checks is the specification's: transport, identity, framing, envelope and headers,
 method, capability, parameters. Each step that refuses has created nothing.
@@ -6,9 +6,8 @@ method, capability, parameters. Each step that refuses has created nothing.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, cast
 
-import anyio
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -39,7 +38,7 @@ Method = Callable[[Exchange], Coroutine[Any, Any, Result]]
 class Endpoint:
     """The MCP endpoint over a table of methods. A method returns its result's JSON text."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one part each, named by the wiring
         self,
         methods: Mapping[str, Method],
         listener: Listener,
@@ -79,7 +78,7 @@ class Endpoint:
             return _unauthenticated(error, gave_none="authorization" not in request.headers)
         except ClientDisconnect:
             return Response(status_code=400)
-        except Exception as error:  # the edge: every failure has an answer
+        except Exception as error:  # noqa: BLE001 - the edge: every failure has an answer
             if isinstance(error, jsonrpc.InvalidMessage):
                 request_id = error.request_id
             return _refusal(request_id, error)
@@ -151,7 +150,7 @@ class Endpoint:
     def _outcome(self, exchange: Exchange, work: "asyncio.Future[Result]") -> bytes:
         try:
             return self._respond(exchange.request_id, work.result())
-        except Exception as error:  # the edge again: the headers are gone, the answer is not
+        except Exception as error:  # noqa: BLE001 - the edge again: only the headers are gone
             refused = problems.rejection(error)
             return jsonrpc.error_bytes(
                 exchange.request_id, refused.code, refused.message, refused.data
@@ -161,16 +160,17 @@ class Endpoint:
         return jsonrpc.result_bytes(request_id, self._complete(result))
 
     def _complete(self, result: Result) -> bytes:
-        """Add `resultType` and our `serverInfo`. Bytes are spliced, never parsed: they bring neither."""
+        """Add `resultType` and our `serverInfo`. Bytes bring neither: spliced, never parsed."""
         if isinstance(result, bytes):
             return self._head + (result[1:] if result == b"{}" else b"," + result[1:])
         # Ours over an upstream's own: it is Outlast that the client is talking to.
-        meta = {**(result.get("_meta") or {}), **self._server_info}
+        given = cast(dict[str, Any], result.get("_meta") or {})
+        meta = {**given, **self._server_info}
         return jsonrpc.dumps({"resultType": "complete", **result, "_meta": meta})
 
 
 class _Stream(StreamingResponse):
-    """A stream that takes its work with it, even when its reader has gone before the first frame."""
+    """A stream that takes its work with it, even when its reader goes before the first frame."""
 
     def __init__(self, frames: AsyncIterator[bytes], work: "asyncio.Future[Result]") -> None:
         super().__init__(frames, media_type=STREAM, headers=STREAM_HEADERS)
@@ -181,9 +181,9 @@ class _Stream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            # The framework cancels again at every await; the work is stopped once and may tidy up.
-            with anyio.CancelScope(shield=True):
-                await _stop(self._work)
+            # Here, and not in the frames: those the framework cancels again at every await, which
+            # would cut the work off while it tidies up.
+            await _stop(self._work)
 
 
 async def _body(request: Request) -> bytes:

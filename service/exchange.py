@@ -17,7 +17,7 @@ PROGRESS_BACKLOG_MAX = 64  # a client that reads slower than this sees the lates
 
 @dataclass(frozen=True)
 class Exchange:
-    """Stateless: all of it comes from this one request (statelessness, "MUST NOT rely on prior")."""
+    """Stateless: all of it comes from this one request (basic protocol, "Statelessness")."""
 
     owner: Owner
     request_id: RequestId
@@ -47,7 +47,7 @@ class Exchange:
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 
     def tell(self, progress: Progress) -> None:
-        """Pass progress on if the client asked for it; the oldest is dropped when it does not read."""
+        """Pass progress on if the client asked for it; drop the oldest when it does not read."""
         if self.progress_token is None:
             return
         if self.progress.full():

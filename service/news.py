@@ -22,7 +22,7 @@ class NewsReader:
         return self._pending
 
     def take(self) -> CallNews | None:
-        """The item of a finished `pending`. Raises UpstreamUnavailable when the connection is lost."""
+        """The item of a finished `pending`. Raises UpstreamUnavailable when the call broke off."""
         done, self._pending = self.pending(), None
         return done.result()
 

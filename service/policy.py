@@ -1,4 +1,4 @@
-"""How each tool is run: the policy table of `outlast.toml`, checked at start with line and reason."""
+"""How each tool is run: the policy table of `outlast.toml`, checked at start."""
 
 import re
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ class Policy(BaseModel):
     on_worker_loss: OnWorkerLoss = OnWorkerLoss.RERUN_IF_SAFE
 
     def rerun_is_safe(self, annotations: Mapping[str, Any]) -> bool:
-        """Whether a call that may have begun may be sent again. Hints are believed only when true."""
+        """Whether a call that may have begun may be sent again. Only a true hint counts."""
         if self.on_worker_loss is OnWorkerLoss.RERUN_IF_SAFE:
             return (
                 annotations.get("readOnlyHint") is True or annotations.get("idempotentHint") is True

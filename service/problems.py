@@ -1,4 +1,4 @@
-"""Our errors into JSON-RPC errors and HTTP statuses: one table, read at the edge and nowhere else."""
+"""Our errors into JSON-RPC errors and HTTP statuses: one table, read at the edge alone."""
 
 import logging
 from typing import Any
@@ -11,7 +11,7 @@ from .jsonrpc import Rejection
 
 _log = logging.getLogger("outlast.endpoint")
 
-# The first class that matches decides. Clients read the code; 200 for -32603 because several clients
+# The first class that matches decides. Clients read the code; 200 for -32603 because several
 # look at the body of 200 and 400 only, and an outage must reach them as the error that it is.
 _CODES: dict[type[errors.OutlastError], int] = {
     errors.TaskNotFound: INVALID_PARAMS,
@@ -23,7 +23,7 @@ _CODES: dict[type[errors.OutlastError], int] = {
 
 
 def rejection(error: Exception) -> Rejection:
-    """The answer to a failed request. Unknown errors are logged here, and tell the client nothing."""
+    """The answer to a failed request. Unknown errors are logged, and tell the client nothing."""
     if isinstance(error, Rejection):
         return error
     if isinstance(error, errors.UpstreamFault):

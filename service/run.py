@@ -61,7 +61,7 @@ class Workbench:
 
 
 class Budget:
-    """The tool's time: it runs while the tool works and stands while the tool waits for the client."""
+    """The tool's time: it runs while the tool works and stands while it waits for the client."""
 
     def __init__(self, length_ms: int | None) -> None:
         self._left_s = float("inf") if length_ms is None else length_ms / 1000
@@ -175,9 +175,8 @@ class Run:
     async def _follow(self, wakeup: Wakeup) -> None:
         """One leg: handle news and moves of the task until the call is over."""
         reader, moved = self._reader, asyncio.ensure_future(wakeup.wait(RECHECK_S))
-        assert reader is not None
         try:
-            while self._reader is reader and not self._over:
+            while reader is not None and self._reader is reader and not self._over:
                 await asyncio.wait(
                     {reader.pending(), moved},
                     timeout=self._patience_s(),
@@ -221,7 +220,7 @@ class Run:
             self.interrupt(Interrupt.TIMEOUT)
 
     def _has_moved(self, wakeup: Wakeup, *, heard: bool) -> bool:
-        """Whether the task is worth a look: nothing was heard for long, or news of a new version."""
+        """Whether the task is worth a look: nothing heard for long, or news of a new version."""
         version = wakeup.take().get(self.task.id, 0)
         return not (heard and 0 < version <= self.task.version)
 
@@ -277,7 +276,7 @@ class Run:
                 await self._end_without_outcome()
 
     async def _hold(self, held: HeldAsk) -> None:
-        """Put a legacy upstream's question to the client, or give the answer that it has already."""
+        """Put a legacy upstream's question to the client, or give the answer recorded before."""
         request = json.dumps(held.ask.request, sort_keys=True)
         occurrence = self._asked[request]
         self._asked[request] += 1

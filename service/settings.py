@@ -115,7 +115,7 @@ def load(flags: Mapping[str, Any], table: Mapping[str, Any]) -> Settings:
         raise errors.ConfigurationError(f"environment: {error}; {hint}") from None
     if not (settings.is_loopback or settings.tokens_file or settings.allow_anonymous):
         raise errors.ConfigurationError(
-            f"bound to {settings.host}, everybody could act as the one local owner: set tokens_file,"
+            f"bound to {settings.host}, everybody could act as the local owner: set tokens_file,"
             " or allow_anonymous if that is what you want"
         )
     return settings

@@ -12,7 +12,7 @@ from ..domain import errors
 from ..domain.extension import declares_tasks
 from ..domain.owner import Owner
 from ..domain.ports import Identity
-from . import envelope, jsonrpc, problems
+from . import carriers, envelope, jsonrpc, problems
 from .guard import Guard
 from .jsonrpc import Rejection, RequestId
 
@@ -22,6 +22,8 @@ CANCELLED = "notifications/cancelled"
 
 CLOSE_GOING_AWAY = 1001
 CLOSE_IDLE = 4408
+
+_GONE = (WebSocketDisconnect, errors.ConnectionLost)
 
 Send = Callable[[bytes], Awaitable[None]]
 Refuse = Callable[[RequestId, Exception], bytes]
@@ -45,17 +47,27 @@ class Socket:
         await socket.accept()
 
         async def send(frame: bytes) -> None:
-            await socket.send_text(frame.decode())
+            try:
+                async with asyncio.timeout(carriers.TAKE_S_MAX):
+                    await socket.send_text(frame.decode())
+            except (TimeoutError, WebSocketDisconnect) as error:
+                reading.cancel()
+                raise errors.ConnectionLost from error
 
         connection = self._connect(send, refusal)
+        reading = asyncio.create_task(self._read(socket, connection, owner, send))
         try:
-            await self._read(socket, connection, owner)
-        except WebSocketDisconnect:
-            pass
+            await asyncio.wait({reading})
         finally:
-            await connection.close()
+            reading.cancel()
+            await connection.close()  # before a wait that may itself be cancelled
+            (outcome,) = await asyncio.gather(reading, return_exceptions=True)
+        if isinstance(outcome, Exception) and not isinstance(outcome, _GONE):
+            raise outcome
 
-    async def _read(self, socket: WebSocket, connection: Connection, owner: Owner) -> None:
+    async def _read(
+        self, socket: WebSocket, connection: Connection, owner: Owner, send: Send
+    ) -> None:
         while True:
             try:
                 async with asyncio.timeout(IDLE_S_MAX):
@@ -67,7 +79,7 @@ class Socket:
                 continue
             answer = await self._act_on(text.encode(), connection, owner)
             if answer is not None:
-                await socket.send_text(answer.decode())
+                await send(answer)
 
     async def _act_on(self, text: bytes, connection: Connection, owner: Owner) -> bytes | None:
         """Hand a request on; what cannot be served is answered here."""
@@ -86,6 +98,8 @@ class Socket:
             await connection.received(
                 ListenRequest(owner.key, message.id, message.params, declared)
             )
+        except errors.ConnectionLost:
+            raise
         except Exception as error:  # noqa: BLE001 - the edge: every failure has an answer
             if isinstance(error, jsonrpc.InvalidMessage):
                 request_id = error.request_id

@@ -11,10 +11,10 @@ from socket import gethostname
 
 from .. import __version__
 from ..adapters import (
+    announcements,
     codec,
     event_log,
     identity,
-    memory,
     migrations,
     postgres,
     run_queue,
@@ -122,7 +122,7 @@ def build(settings: Settings, config: Config, url: str, *, claims: bool = True) 
     views, dispatcher = task_view.PostgresTaskViews(store), run_queue.PostgresDispatcher(store)
     heard = signal.PostgresSignal(url, store)
     upstreams = upstream.McpUpstreams([_upstream(*item) for item in config.upstreams.items()])
-    announced = memory.MemoryAnnouncements()
+    announced = announcements.UpstreamAnnouncements(upstreams)
     commands = Commands(log, now)
     worker = Worker(
         f"{gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",

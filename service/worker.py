@@ -1,14 +1,15 @@
-"""The worker: claims runnable tasks, keeps their leases, notices lost workers, sweeps what has expired.
+"""The worker: claims runnable tasks, keeps leases, notices lost workers, sweeps the expired.
 
-Timing, in seconds: a lease of LEASE_S is renewed every BEAT_S, so three beats may fail before a task
-counts as lost; every worker looks for expired leases each CLAIM_RECHECK_S. A killed worker's task is
-therefore picked up again within LEASE_S + CLAIM_RECHECK_S, or a lease later by a worker that has
-just started or has just been without the store: that one first lets the living renew.
+Timing, in seconds: a lease of LEASE_S is renewed every BEAT_S, so three beats may fail before a
+task counts as lost; every worker looks for expired leases each CLAIM_RECHECK_S. A killed worker's
+task is therefore picked up again within LEASE_S + CLAIM_RECHECK_S, or a lease later by a worker
+that has just started or has just been without the store: that one first lets the living renew.
 """
 
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,7 @@ CLAIM_BATCH_MAX = 32
 STORE_PAUSE_S = 0.5  # between two tries while the store is away
 LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
 CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
-UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this
+UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this, or a bit less
 SWEEP_S = 1.0
 SWEEP_BATCH_MAX = 200
 HAND_BACK_S_MAX = 5.0
@@ -103,7 +104,7 @@ class Worker:
         while True:
             try:
                 return await loop()
-            except Exception:
+            except Exception:  # noqa: BLE001 - whatever it was, the loop goes on
                 _log.critical("a worker loop failed", exc_info=True, extra={"worker": self.name})
             await asyncio.sleep(LOOP_PAUSE_S)
 
@@ -118,7 +119,7 @@ class Worker:
                     await asyncio.sleep(STORE_PAUSE_S)
                     continue
                 if not self._draining.is_set():
-                    await _first(wakeup.wait(CLAIM_RECHECK_S), self._freed.wait())
+                    await _first(wakeup.wait(_varied(CLAIM_RECHECK_S)), self._freed.wait())
 
     async def _claim_once(self) -> bool:
         """Claim what fits; True when there may be more."""
@@ -152,12 +153,14 @@ class Worker:
                 await self._carry(Run(self._bench, task))
         except (errors.TaskError, errors.StoreUnavailable):
             return  # another was first, or the lease runs out and somebody tries again
-        except Exception:
+        except Exception:  # noqa: BLE001 - its lease runs out, and somebody tries again
             _log.exception("a claimed task could not be begun", extra={"task": task_id})
 
     async def _begin(self, task_id: str) -> Task | None:
         """The task with a new attempt of ours; None when there is nothing to run here now."""
         task = await self._bench.commands.load(task_id)
+        if task.is_running and not await self._still_holds(task_id):
+            return None
         if not await self._upstream_is_ready(task):
             return None
         if self._draining.is_set():
@@ -176,6 +179,14 @@ class Worker:
                 known = None
                 await asyncio.sleep(STORE_PAUSE_S)
         return task if self._is_ours(task, seen + 1) else None
+
+    async def _still_holds(self, task_id: str) -> bool:
+        """Whether the attempt just read is a lost one.
+
+        Our lease may have run out between claim and read, and the attempt that was read be its
+        next holder's. A lease that is still ours after the read says that it is not.
+        """
+        return bool(await self._stores.dispatcher.renew(self.name, [task_id], LEASE_S))
 
     def _is_ours(self, task: Task, attempt: int) -> bool:
         return task.worker == self.name and task.attempt == attempt
@@ -207,7 +218,7 @@ class Worker:
                     ),
                     task,
                 )
-            await self._stores.dispatcher.release(self.name, [task.id], UPSTREAM_RETRY_S)
+            await self._stores.dispatcher.release(self.name, [task.id], _varied(UPSTREAM_RETRY_S))
             return False
         return True
 
@@ -220,7 +231,7 @@ class Worker:
             await run.work()
         except errors.StoreUnavailable:
             _log.error("an outcome could not be recorded: the store stayed away", extra=facts)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a defect must not leave the task without an end
             _log.exception("an attempt failed for an unexpected reason", extra=facts)
             attempt = run.task.attempt
             await self._bench.commands.change(
@@ -285,6 +296,14 @@ class Worker:
         except LookupError:
             # Stored by a newer release: one such task must not stand in the way of the others.
             _log.exception("a task could not be expired", extra={"task": task_id})
+
+
+def _varied(seconds: float) -> float:
+    """Up to half of it less. In step, one worker would always come just before another.
+
+    It would take back what it has just released because it cannot run it, again and again.
+    """
+    return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - chance, no secret
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -22,7 +22,7 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A server to make databases on: OUTLAST_TEST_DATABASE_URL, or an embedded one for this session."""
+    """A server to make databases on: OUTLAST_TEST_DATABASE_URL, or an embedded one."""
     given = os.environ.get("OUTLAST_TEST_DATABASE_URL")
     if given:
         yield given

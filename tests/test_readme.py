@@ -74,7 +74,8 @@ def running(command: str, folder: Path, environment: dict[str, str]) -> Iterator
     finally:
         process.kill()
         process.wait()
-        process.stdout.close()
+        if process.stdout is not None:
+            process.stdout.close()
 
 
 def on_port(command: str, port: str) -> str:

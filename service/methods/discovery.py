@@ -24,7 +24,10 @@ class DiscoveryMethods:
         self._discover = dumps(
             {
                 "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-                "capabilities": {"tools": {}, "extensions": {TASKS_EXTENSION: {}}},
+                "capabilities": {
+                    "tools": {"listChanged": True},
+                    "extensions": {TASKS_EXTENSION: {}},
+                },
                 "instructions": INSTRUCTIONS,
                 "ttlMs": DISCOVER_TTL_MS,
                 "cacheScope": "public",

@@ -100,7 +100,7 @@ class ToolMethods:
                 return await self._known_task(known.task_id, call)
         if not self._catalogue.accepts(call.tool, call.arguments):
             return await self._plain(call)
-        if call.policy.ask is Ask.BEFORE or self._waits_for_grace(call):
+        if self._begins_plain(call):
             return await self._begin_plain(call)
         return await self._create(call, (self._opening(call),))
 
@@ -134,9 +134,10 @@ class ToolMethods:
             raise errors.MissingCapability(REQUIRED_CAPABILITIES)
         return False
 
-    def _waits_for_grace(self, call: Call) -> bool:
-        """A keyed call is recorded before it is sent: a plain result could not be found again."""
-        return call.policy.run is Run.AUTO and call.idempotency_key is None
+    def _begins_plain(self, call: Call) -> bool:
+        """A keyed call is recorded before it is sent, so that sent twice it runs once."""
+        may_wait = call.policy.run is Run.AUTO or call.policy.ask is Ask.BEFORE
+        return may_wait and call.idempotency_key is None
 
     # --- plain: the upstream's own answer, on this request
 
@@ -211,14 +212,14 @@ class ToolMethods:
     def _belongs_to_the_client(self, call: Call, item: CallNews | None) -> bool:
         if isinstance(item, LegEnded):
             return call.policy.ask is Ask.BEFORE
-        return self._waits_for_grace(call) and isinstance(item, Returned | Faulted)
+        return call.policy.run is Run.AUTO and isinstance(item, Returned | Faulted)
 
     async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         opening = self._opening(call)
         task = evolve(None, opening)
         started = decisions.start_work(task, self._bench.worker.name, self._bench.commands.now())
         try:
-            created = await self._open(call, (opening, *started))
+            created = await self._open((opening, *started))
         except BaseException:
             await _abandon(reader)
             raise
@@ -245,7 +246,7 @@ class ToolMethods:
     # --- tasks
 
     def _opening(self, call: Call) -> events.TaskOpened:
-        annotations = call.tool.definition.get("annotations") or {}
+        hints = cast(dict[str, Any], call.tool.definition.get("annotations") or {})
         return events.TaskOpened(
             task_id=secrets.token_urlsafe(32),
             version=1,
@@ -258,7 +259,7 @@ class ToolMethods:
             ttl_ms=call.policy.ttl,
             poll_interval_ms=call.policy.poll_interval,
             timeout_ms=call.policy.timeout,
-            rerun_is_safe=call.policy.rerun_is_safe(annotations),
+            rerun_is_safe=call.policy.rerun_is_safe(hints),
             idempotency_key=call.idempotency_key,
             call_digest=call.digest,
             trace=call.trace or None,
@@ -267,10 +268,10 @@ class ToolMethods:
         )
 
     async def _create(self, call: Call, history: Events) -> dict[str, Any]:
-        created = await self._open(call, history)
+        created = await self._open(history)
         return await self._lost_race(call) if created is None else created_task(created)
 
-    async def _open(self, call: Call, history: Events) -> Task | None:
+    async def _open(self, history: Events) -> Task | None:
         """The stored task, or None when a call with the same key has stored it first."""
         try:
             return await self._bench.commands.open(history)
@@ -320,5 +321,5 @@ def _check_key(key: Any) -> None:
         return
     if not isinstance(key, str) or not 0 < len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX or "\0" in key:
         raise errors.InvalidCall(
-            f"{IDEMPOTENCY_META_KEY} must be a string of 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters"
+            f"{IDEMPOTENCY_META_KEY} must be 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters"
         )

@@ -45,13 +45,18 @@ async def started(client: Client[Any], tool: str, **arguments: Any) -> ToolTask:
     return await call_tool_task(client, tool, arguments)
 
 
+def text_of(result: Any) -> str:
+    (block,) = result.content
+    return block.text
+
+
 async def result_of(task: ToolTask) -> Any:
     with anyio.fail_after(PATIENCE_S):
-        return (await task.result()).content[0].text
+        return text_of(await task.result())
 
 
 async def called(client: Client[Any], tool: str, **arguments: Any) -> Any:
-    return (await client.call_tool(tool, arguments, timeout=PATIENCE_S)).content[0].text
+    return text_of(await client.call_tool(tool, arguments, timeout=PATIENCE_S))
 
 
 async def test_an_ordinary_call_is_driven_as_a_task_to_its_result(client: Client[Any]):

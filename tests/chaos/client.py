@@ -108,9 +108,7 @@ class Client:
         (key,) = task["inputRequests"]
         return key
 
-    async def _send(
-        self, method: str, name: str, params: Json, meta: Json | None = None
-    ) -> Json:
+    async def _send(self, method: str, name: str, params: Json, meta: Json | None = None) -> Json:
         headers = {
             "Accept": "application/json, text/event-stream",
             "MCP-Protocol-Version": PROTOCOL,

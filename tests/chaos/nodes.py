@@ -20,7 +20,6 @@ from outlast.tests.acceptance.waiting import until
 UPSTREAM = Path(__file__).with_name("upstream.py")
 READY_S_MAX = 40.0
 GONE_S_MAX = 10.0
-TOOLS = ("safe", "unsafe", "asks", "asks_legacy", "hold", "hold_safe", "steps")
 
 
 class Node:

@@ -64,12 +64,15 @@ async def test_what_does_not_end_in_the_grace_is_handed_back_or_fails_honestly(
     chaos: Cluster, client: Client
 ):
     await started(chaos.serve(work=False))
-    worker = await started(chaos.worker("short", drain_s="0.5"))
+    worker, other = chaos.worker("short", drain_s="0.5"), chaos.worker("other")
+    await started(other)
+    other.send(signal.SIGSTOP)  # it is there, and takes nothing yet
+    await started(worker)
     unsafe = await client.call("new_unsafe", call(chaos, "a", seconds=20), "a")
     safe = await client.call("new_safe", call(chaos, "b", seconds=4), "b")
     await chaos.until_noted("start a")
     await chaos.until_noted("start b")
-    await started(chaos.worker("other"))
+    other.send(signal.SIGCONT)
     told_at = now()
     await drained(worker, 0.5 + EXIT_S_MAX)
     # Handed back, not lost: nobody had to wait for a lease to run out.

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos.client import Client, Json, text_of, word
 from outlast.tests.chaos.nodes import Cluster, Node, now
 
@@ -25,8 +24,9 @@ class Pair:
     first: Node
     second: Node
 
-    async def call(self, tool: str, **more: Json | float) -> str:
-        return await self.client.call(tool, {"path": str(self.chaos.journal), "key": "k", **more}, "k")
+    async def call(self, tool: str, key: str, **more: Json | float) -> str:
+        arguments = {"path": str(self.chaos.journal), "key": key, **more}
+        return await self.client.call(tool, arguments, key)
 
 
 @pytest.fixture
@@ -46,41 +46,50 @@ async def start_second(pair: Pair) -> None:
 
 
 @pytest.mark.promise("killed-worker-is-recovered")
-async def test_a_safe_call_of_a_killed_worker_is_run_again_by_another(pair: Pair):
-    task_id = await pair.call("new_safe", seconds=2)
-    await pair.chaos.until_noted("start k")
-    await start_second(pair)
-    pair.first.kill()
-    killed_at = now()
-    task = await pair.client.ended(task_id)
-    took = now() - killed_at
-    print(f"killed, and completed by another worker {took:.1f} s later (2 s of it the work)")  # noqa: T201
-    assert (task["status"], text_of(task)) == ("completed", "safe k")
-    assert took < RECOVERY_S_MAX
-    assert pair.chaos.lines("start", "end").count("start k") == 2
-
-
-@pytest.mark.promise("killed-worker-is-recovered")
 @pytest.mark.promise("unsafe-tool-never-runs-twice")
-async def test_an_unsafe_call_of_a_killed_worker_fails_and_says_why(pair: Pair):
-    task_id = await pair.call("new_unsafe", seconds=3)
-    await pair.chaos.until_noted("start k")
+@pytest.mark.promise("answered-is-never-asked-again")
+async def test_every_call_of_a_killed_worker_is_brought_to_an_honest_end(pair: Pair):
+    """A safe call, an unsafe one, one that waits for an answer, and one that has had its answer."""
+    chaos, client = pair.chaos, pair.client
+    waits = await pair.call("old_asks_legacy", "w", seconds=0)
+    heard = await pair.call("old_asks_legacy", "h", seconds=20)
+    key, answered = await client.asked(waits), await client.asked(heard)
+    await client.update(heard, {answered: word("heard")})
+    await chaos.until_noted("answer h heard True")
+    safe = await pair.call("new_stuck_once", "s")
+    unsafe = await pair.call("new_unsafe", "u", seconds=30)
+    for line in ("start s", "start u"):
+        await chaos.until_noted(line)
     await start_second(pair)
     pair.first.kill()
     killed_at = now()
-    task = await pair.client.ended(task_id)
+
+    failed = await client.ended(unsafe)
+    print(f"unsafe: failed {now() - killed_at:.1f} s after the kill")  # noqa: T201
+    completed = await client.ended(safe)
     took = now() - killed_at
-    print(f"killed, and failed by another worker {took:.1f} s later")  # noqa: T201
-    assert task["status"] == "failed"
-    assert task["error"]["data"] == {"reason": "worker_lost"}
+    print(f"safe: completed {took:.1f} s after the kill")  # noqa: T201
     assert took < RECOVERY_S_MAX
+    assert failed["error"]["data"] == {"reason": "worker_lost"}
+    assert (completed["status"], text_of(completed)) == ("completed", "stuck_once s")
+
+    await chaos.until_noted("start w", times=2)
+    assert await client.asked(waits) == key
+    await client.update(waits, {key: word("waited")})
+    assert text_of(await client.ended(waits)) == "asks_legacy w waited"
+    await chaos.until_noted("answer h heard True", times=2)
+    task = await client.get(heard)
+    assert task["status"] == "working", "it was asked again"
+    await client.cancel(heard)
+    assert chaos.lines("answer w") == ["answer w waited True"]
+    assert chaos.lines("start u") == ["start u"]
+    assert chaos.lines("start s") == ["start s"] * 2
     await pair.first.until_childless()
-    assert pair.chaos.lines("start") == ["start k"]
 
 
 @pytest.mark.promise("answered-is-never-asked-again")
 async def test_a_parked_task_survives_the_death_of_every_process(pair: Pair):
-    task_id = await pair.call("new_asks", seconds=0)
+    task_id = await pair.call("new_asks", "k", seconds=0)
     key = await pair.client.asked(task_id)
     pair.first.kill()
     pair.server.kill()
@@ -94,66 +103,24 @@ async def test_a_parked_task_survives_the_death_of_every_process(pair: Pair):
     assert pair.chaos.lines("answer") == ["answer k again True"]
 
 
-@pytest.mark.promise("answered-is-never-asked-again")
-async def test_a_question_that_a_call_holds_survives_its_worker_and_is_asked_once(pair: Pair):
-    task_id = await pair.call("old_asks_legacy", seconds=1)
-    key = await pair.client.asked(task_id)
-    await start_second(pair)
-    pair.first.kill()
-    await pair.chaos.until_noted("start k", times=2)
-    assert await pair.client.asked(task_id) == key
-    await pair.client.update(task_id, {key: word("held")})
-    task = await pair.client.ended(task_id)
-    assert (task["status"], text_of(task)) == ("completed", "asks_legacy k held")
-    assert pair.chaos.lines("answer") == ["answer k held True"]
-
-
-@pytest.mark.promise("answered-is-never-asked-again")
-async def test_an_answer_is_given_again_to_the_call_that_replaces_a_lost_one(pair: Pair):
-    task_id = await pair.call("old_asks_legacy", seconds=3)
-    key = await pair.client.asked(task_id)
-    await pair.client.update(task_id, {key: word("twice")})
-    await pair.chaos.until_noted("answer k twice True")
-    await start_second(pair)
-    pair.first.kill()
-    asked: list[Json] = []
-
-    async def watch() -> bool:
-        task = await pair.client.get(task_id)
-        asked.extend([task["inputRequests"]] if "inputRequests" in task else [])
-        return task["status"] == "completed"
-
-    await until(watch, 30)
-    assert not asked
-    assert pair.chaos.lines("answer") == ["answer k twice True"] * 2
-
-
 @pytest.mark.promise("stale-attempt-is-refused")
-async def test_the_result_of_a_stalled_worker_comes_too_late(pair: Pair):
-    task_id = await pair.call("new_safe", seconds=3)
-    await pair.chaos.until_noted("start k")
+async def test_a_stalled_worker_neither_reports_nor_goes_on_once_it_is_replaced(pair: Pair):
+    chaos, client = pair.chaos, pair.client
+    ends, lasts = await pair.call("new_safe", "e", seconds=3), await pair.call("new_hold_safe", "l")
+    for line in ("start e", "start l"):
+        await chaos.until_noted(line)
     pair.first.send(signal.SIGSTOP)
     await start_second(pair)
     # The stalled worker's own call ends meanwhile: its result waits in the pipe.
-    await pair.chaos.until_noted("end k", times=2, seconds=PAST_THE_LEASE_S)
-    task = await pair.client.ended(task_id)
+    for line in ("end e", "start l"):
+        await chaos.until_noted(line, times=2, seconds=PAST_THE_LEASE_S)
+    task = await client.ended(ends)
     pair.first.send(signal.SIGCONT)
     await pair.first.until_said("the attempt was overtaken")
-    assert await pair.client.get(task_id) == task
-    assert pair.chaos.lines("start") == ["start k"] * 2
-
-
-@pytest.mark.promise("stale-attempt-is-refused")
-async def test_a_stalled_worker_stops_its_call_when_it_finds_itself_replaced(pair: Pair):
-    task_id = await pair.call("new_hold_safe")
-    await pair.chaos.until_noted("start k")
-    pair.first.send(signal.SIGSTOP)
-    await start_second(pair)
-    await pair.chaos.until_noted("start k", times=2, seconds=PAST_THE_LEASE_S)
-    pair.first.send(signal.SIGCONT)
-    await pair.chaos.until_noted("stop k")
-    assert (await pair.client.get(task_id))["status"] == "working"
-    await pair.client.cancel(task_id)
-    assert (await pair.client.ended(task_id))["status"] == "cancelled"
-    await pair.chaos.until_noted("stop k", times=2)
-    assert len(pair.chaos.lines()) == 4
+    await chaos.until_noted("stop l")
+    assert await client.get(ends) == task
+    assert (await client.get(lasts))["status"] == "working"
+    await client.cancel(lasts)
+    assert (await client.ended(lasts))["status"] == "cancelled"
+    await chaos.until_noted("stop l", times=2)
+    assert sorted(chaos.lines()) == sorted(["start e", "end e", "start l", "stop l"] * 2)

@@ -6,11 +6,12 @@
     asks_legacy(path, key, seconds)   asks mid-call and waits, then works
     hold(path, key)                   `start KEY`, never ends by itself
     hold_safe(path, key)              the same, and may run twice
+    stuck_once(path, key)             may run twice; hangs the first time, and is quick the second
     steps(path, key, count, pause)    tells progress `count` times
 
-All write `stop KEY` when they are cancelled; those that ask write `answer KEY WORD` each time they
-see the answer. A line is one write to a file that processes may share. Started over stdio, it speaks
-both eras; which one is the client's choice.
+All write `stop KEY` when they are cancelled; those that ask write `answer KEY WORD OK` each time
+they see the answer. A line is one write to a file that processes may share. Started over stdio, it
+speaks both eras; which one is the client's choice.
 """
 
 import os
@@ -32,7 +33,9 @@ from mcp_types import (
 from pydantic import BaseModel
 
 # One key for all processes: the next leg may come to another one.
-STATE_SECURITY = RequestStateSecurity(keys=[b"this fixture keeps no secret at all"], audience="chaos")
+STATE_SECURITY = RequestStateSecurity(
+    keys=[b"this fixture keeps no secret at all"], audience="chaos"
+)
 SAFE = ToolAnnotations(idempotent_hint=True)
 
 server = MCPServer("chaos", log_level="WARNING", request_state_security=STATE_SECURITY)
@@ -53,6 +56,10 @@ def note(path: str, line: str) -> None:
         os.close(journal)
 
 
+async def take(seconds: float) -> None:
+    await anyio.sleep(seconds)  # noqa: TID251 - a tool that takes a while is what this is for
+
+
 @asynccontextmanager
 async def work(path: str, key: str) -> AsyncGenerator[None, None]:
     """The journal of one run."""
@@ -69,7 +76,7 @@ async def work(path: str, key: str) -> AsyncGenerator[None, None]:
 async def safe(path: str, key: str, seconds: float) -> str:
     """Work that may be done twice."""
     async with work(path, key):
-        await anyio.sleep(seconds)
+        await take(seconds)
     return f"safe {key}"
 
 
@@ -77,7 +84,7 @@ async def safe(path: str, key: str, seconds: float) -> str:
 async def unsafe(path: str, key: str, seconds: float) -> str:
     """Work that must not be done twice."""
     async with work(path, key):
-        await anyio.sleep(seconds)
+        await take(seconds)
     return f"unsafe {key}"
 
 
@@ -96,7 +103,7 @@ async def asks(path: str, key: str, seconds: float, ctx: Context) -> str | Input
     word = (answer.content or {})["word"]
     note(path, f"answer {key} {word} {ctx.request_state == f'half-way {key}'}")
     async with work(path, key):
-        await anyio.sleep(seconds)
+        await take(seconds)
     return f"asks {key} {word}"
 
 
@@ -108,7 +115,7 @@ async def asks_legacy(path: str, key: str, seconds: float, ctx: Context) -> str:
     if not isinstance(answer, AcceptedElicitation):
         return f"asks_legacy {key} {answer.action}"
     note(path, f"answer {key} {answer.data.word} True")
-    await anyio.sleep(seconds)
+    await take(seconds)
     note(path, f"end {key}")
     return f"asks_legacy {key} {answer.data.word}"
 
@@ -130,12 +137,22 @@ async def hold_safe(path: str, key: str) -> str:
 
 
 @server.tool(annotations=SAFE)
+async def stuck_once(path: str, key: str) -> str:
+    """Be what gets stuck, until it is run anew."""
+    async with work(path, key):
+        with open(path, encoding="utf-8") as journal:
+            if journal.read().splitlines().count(f"start {key}") == 1:
+                await anyio.sleep_forever()
+    return f"stuck_once {key}"
+
+
+@server.tool(annotations=SAFE)
 async def steps(path: str, key: str, count: int, pause: float, ctx: Context) -> str:
     """Tell how far it is."""
     async with work(path, key):
         for step in range(1, count + 1):
             await ctx.report_progress(step, count, f"step {step}")
-            await anyio.sleep(pause)
+            await take(pause)
     return f"steps {key}"
 
 

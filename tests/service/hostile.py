@@ -85,7 +85,7 @@ def _arguments(**arguments: Any) -> Damage:
     return lambda body: _params(arguments={**body["params"]["arguments"], **arguments})(body)
 
 
-def _meta(drop: str = "", **meta: Any) -> Damage:
+def _meta(drop: str = "", /, **meta: Any) -> Damage:
     def damage(body: Body) -> tuple[Any, Headers]:
         kept = {k: v for k, v in body["params"]["_meta"].items() if k != PREFIX + drop}
         return _params(_meta={**kept, **meta})(body)
@@ -122,7 +122,7 @@ def _twice(name: str) -> Damage:
 
 def _version(version: str) -> Damage:
     def damage(body: Body) -> tuple[Any, Headers]:
-        changed, _ = _meta(**{f"{PREFIX}protocolVersion": version})(body)
+        changed, _ = _meta("", **{f"{PREFIX}protocolVersion": version})(body)
         return changed, list({**headers_of(body), "mcp-protocol-version": version}.items())
 
     return damage
@@ -204,8 +204,8 @@ ENVELOPE = [
     Case("_meta a list", _params(_meta=[]), 400, PARAMS),
     Case("no version in _meta", _meta("protocolVersion"), 400, PARAMS),
     Case("no capabilities in _meta", _meta("clientCapabilities"), 400, PARAMS),
-    Case("capabilities a list", _meta(**{f"{PREFIX}clientCapabilities": []}), 400, PARAMS),
-    Case("capabilities null", _meta(**{f"{PREFIX}clientCapabilities": None}), 400, PARAMS),
+    Case("capabilities a list", _meta("", **{f"{PREFIX}clientCapabilities": []}), 400, PARAMS),
+    Case("capabilities null", _meta("", **{f"{PREFIX}clientCapabilities": None}), 400, PARAMS),
     Case("an older version", _version("2025-11-25"), 400, VERSION),
     Case("a version to come", _version("2999-01-01"), 400, VERSION),
     Case("initialize", _method("initialize", protocolVersion="2025-11-25"), 400, VERSION),
@@ -231,10 +231,10 @@ PARAMETERS = [
     Case("a state that nobody sealed", _params(requestState="v1.forged"), 400, PARAMS),
     Case("a state that is not ASCII", _params(requestState="v1.é\0"), 400, PARAMS),
     Case("an empty state", _params(requestState=""), 400, PARAMS),
-    Case("NUL in the key", _meta(**{IDEMPOTENCY_KEY: "a\0b"}), 400, PARAMS),
-    Case("an empty key", _meta(**{IDEMPOTENCY_KEY: ""}), 400, PARAMS),
-    Case("a key too long", _meta(**{IDEMPOTENCY_KEY: "k" * 257}), 400, PARAMS),
-    Case("a key that is no string", _meta(**{IDEMPOTENCY_KEY: 5}), 400, PARAMS),
+    Case("NUL in the key", _meta("", **{IDEMPOTENCY_KEY: "a\0b"}), 400, PARAMS),
+    Case("an empty key", _meta("", **{IDEMPOTENCY_KEY: ""}), 400, PARAMS),
+    Case("a key too long", _meta("", **{IDEMPOTENCY_KEY: "k" * 257}), 400, PARAMS),
+    Case("a key that is no string", _meta("", **{IDEMPOTENCY_KEY: 5}), 400, PARAMS),
     Case("NUL in a task's id", _method("tasks/get", taskId="a\0b"), 400, PARAMS),
     Case("a task id that is no string", _method("tasks/cancel", taskId=5), 400, PARAMS),
     Case("an update without answers", _method("tasks/update", taskId="t"), 400, PARAMS),

@@ -25,7 +25,9 @@ from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult, Inpu
 from pydantic import BaseModel
 
 # One key for all processes: the next leg may come to another one.
-STATE_SECURITY = RequestStateSecurity(keys=[b"this fixture server keeps no secret"], audience="races")
+STATE_SECURITY = RequestStateSecurity(
+    keys=[b"this fixture server keeps no secret"], audience="races"
+)
 
 server = MCPServer("races", log_level="WARNING", request_state_security=STATE_SECURITY)
 
@@ -61,7 +63,7 @@ def word_of(ctx: Context, name: str) -> str | None:
 async def run_once(label: str, journal: str, work_s: float) -> None:
     note(journal, label, "began")
     try:
-        await anyio.sleep(work_s)
+        await anyio.sleep(work_s)  # noqa: TID251 - work is what takes time here
     except anyio.get_cancelled_exc_class():
         note(journal, label, "stopped")
         raise
@@ -151,7 +153,8 @@ class Wire:
 async def main() -> None:
     inner = server._lowlevel_server  # pyright: ignore[reportPrivateUsage] - no public way to it
     async with stdio_server() as (read, write):
-        await inner.run(Wire(read), write, inner.create_initialization_options())
+        wire: Any = Wire(read)
+        await inner.run(wire, write, inner.create_initialization_options())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Any
 
 import anyio
 
+from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.mcp import IDEMPOTENCY_KEY, TERMINAL, envelope, headers_of
 from outlast.tests.support.serving import command_of, serving
 
@@ -61,7 +62,9 @@ class Line:
         """The body of the reply."""
         self.writer.write(request)
         head = await self.reader.readuntil(b"\r\n\r\n")
-        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
+        lengths = [
+            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
+        ]
         assert len(lengths) == 1, head
         body = await self.reader.readexactly(int(lengths[0].partition(b":")[2]))
         self.used_at = time.monotonic()
@@ -182,9 +185,7 @@ class Witness:
         acknowledged = await replica.ask(envelope("tasks/cancel", {"taskId": self.task_id}))
         assert acknowledged["resultType"] == "complete"
 
-    async def until(
-        self, replicas: Sequence[Replica], condition: Callable[[State], bool]
-    ) -> State:
+    async def until(self, replicas: Sequence[Replica], condition: Callable[[State], bool]) -> State:
         """The first state that meets the condition, looked for on each replica in turn."""
         try:
             with anyio.fail_after(TASK_S_MAX):
@@ -199,7 +200,9 @@ class Witness:
 
     async def asked(self, replicas: Sequence[Replica], *keys: str) -> State:
         """The state in which exactly these keys are asked."""
-        return await self.until(replicas, lambda state: set(state.get("inputRequests", ())) == set(keys))
+        return await self.until(
+            replicas, lambda state: set(state.get("inputRequests", ())) == set(keys)
+        )
 
     async def end(self, replicas: Sequence[Replica]) -> State:
         """The terminal state, once every replica has told the same one."""
@@ -254,20 +257,24 @@ class Service:
 
     async def did(self, label: str, word: str) -> list[Deed]:
         """All that was done under the label, once this word stands there."""
-        with anyio.fail_after(TASK_S_MAX):
-            while word not in words(done := self.deeds(label)):
-                await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - another process is waited for
-        return done
+
+        async def done() -> bool:
+            return word in words(self.deeds(label))
+
+        await until(done, TASK_S_MAX)
+        return self.deeds(label)
 
     async def settle(self) -> Mapping[str, list[Deed]]:
         """All deeds by label once none is under way, with every end still told as it first was."""
-        with anyio.fail_after(TASK_S_MAX):
-            while any(map(is_under_way, (found := self._all()).values())):
-                await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - another process is waited for
+
+        async def quiet() -> bool:
+            return not any(map(is_under_way, self._all().values()))
+
+        await until(quiet, TASK_S_MAX)
         for witness in self.witnesses.values():
             assert witness.newest["status"] in TERMINAL
             await witness.end(self.replicas)
-        return found
+        return self._all()
 
     def _all(self) -> dict[str, list[Deed]]:
         return {page.name: self.deeds(page.name) for page in self.journal.iterdir()}
@@ -322,9 +329,7 @@ def flat(error: BaseException) -> str:
 
 
 @asynccontextmanager
-async def two_replicas(
-    database_url: str, folder: Path
-) -> AsyncIterator[tuple[Replica, Replica]]:
+async def two_replicas(database_url: str, folder: Path) -> AsyncIterator[tuple[Replica, Replica]]:
     """Two `outlast serve` processes on one database; both have to stop cleanly."""
     config = (
         f"[upstreams.races]\ncommand = {command_of(UPSTREAM)}\n"

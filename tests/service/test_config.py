@@ -194,6 +194,8 @@ def test_a_flag_beats_the_environment_and_that_beats_the_file(monkeypatch: pytes
     [
         ("port", ["0", "65535"], ["-1", "65536", "x", "1.5"]),
         ("slots", ["1", "1000"], ["0", "1001", ""]),
+        ("watches", ["1"], ["0"]),
+        ("watches_per_owner", ["1"], ["0"]),
         ("drain_s", ["0", "3600", "1.5"], ["-0.1", "3601", "nan", "inf"]),
         ("log_level", ["debug", "error"], ["loud", "DEBUG"]),
         ("secret_key", ["k" * 32], ["k" * 31]),

@@ -2,18 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import psycopg
 import pytest
 from mcp import Client
 
 from outlast.tests.acceptance.waiting import until_file_says
 from outlast.tests.service import desk_server
-from outlast.tests.service.conftest import desk_config, tasks_stored
+from outlast.tests.service.conftest import GRACE_S, tasks_stored
 from outlast.tests.support.mcp import (
     DECLARED,
     IDEMPOTENCY_KEY,
@@ -24,32 +22,15 @@ from outlast.tests.support.mcp import (
     RawClient,
     Reply,
     envelope,
-    headers_of,
-    http_client,
 )
-from outlast.tests.support.serving import Serving, serving
+from outlast.tests.support.serving import Serving
 
 pytestmark = pytest.mark.anyio
 
 MISSING, INVALID_PARAMS = -32021, -32602
-LONGER_THAN_GRACE_S = 1.2
+LONGER_THAN_GRACE_S = GRACE_S + 0.5
 AT_ONCE = 20
-PATIENCE_S = 10.0
 ANSWER = {"__main__:who": {"action": "accept", "content": {"name": "Ada"}}}
-
-
-@pytest.fixture(scope="module")
-async def replica(desk: Serving, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """The URL of a second server on the same database, which runs no tasks itself."""
-    folder = tmp_path_factory.mktemp("replica")
-    async with serving(folder, desk_config(), desk.database_url, ["--no-work"]) as server:
-        yield server.url
-
-
-@pytest.fixture
-def other(client: RawClient, replica: str) -> RawClient:
-    """The same client at the other server."""
-    return RawClient(replica, client.http)
 
 
 @pytest.fixture
@@ -371,162 +352,13 @@ async def test_a_key_that_came_with_a_refused_call_is_free(client: RawClient, no
 
 @pytest.mark.promise("creation-is-idempotent")
 @pytest.mark.parametrize("run", ["auto", "task", "only"])
-async def test_a_keyed_call_whose_questions_come_first_is_recorded_at_its_last_round(
+async def test_a_keyed_call_is_recorded_before_it_may_ask_and_so_asks_within_its_task(
     client: RawClient, run: str
 ):
     tool, arguments, meta = f"sign_{run}_before", {"document": run}, keyed(f"rounds {run}")
-    first = (await client.call(tool, arguments, meta=meta)).result
-    last = {"inputResponses": ANSWER, "requestState": first["requestState"]}
-    ids = {
-        (await client.call(tool, arguments, meta=meta, **last)).result["taskId"] for _ in range(2)
-    }
-    [task_id] = ids
+    [task_id] = {(await client.call(tool, arguments, meta=meta)).result["taskId"] for _ in range(2)}
+    await client.until_status(task_id, "input_required")
+    answers = {"in-1": ANSWER["__main__:who"]}
+    await client.request("tasks/update", {"taskId": task_id, "inputResponses": answers})
     ended = await client.until_status(task_id)
     assert ended["result"]["content"][0]["text"] == f"{run} signed by Ada"
-
-
-# --- questions before the task
-
-
-async def first_round(client: RawClient, tool: str = "sign_task_before") -> dict[str, Any]:
-    result = (await client.call(tool, {"document": "d"})).result
-    assert result["resultType"] == "input_required"
-    assert "taskId" not in result
-    return result
-
-
-async def test_questions_that_come_first_are_answered_on_the_call_and_then_it_is_a_task(
-    desk: Serving, client: RawClient, other: RawClient
-):
-    stored = tasks_stored(desk.database_url)
-    asked = await first_round(client)
-    [request] = asked["inputRequests"].values()
-    assert (request["method"], request["params"]["message"]) == ("elicitation/create", "Who signs?")
-    assert tasks_stored(desk.database_url) == stored
-    state = asked["requestState"]
-    reply = await other.call(
-        "sign_task_before", {"document": "d"}, inputResponses=ANSWER, requestState=state
-    )
-    created = reply.result
-    assert created["resultType"] == "task"
-    assert not {"inputRequests", "requestState", "result"} & set(created)
-    ended = await client.until_status(created["taskId"])
-    assert ended["result"]["content"][0]["text"] == "d signed by Ada"
-
-
-@pytest.mark.parametrize("tool", ["sign_task_before", "sign_direct_during"])
-async def test_a_state_is_good_for_its_own_call_only(desk: Serving, client: RawClient, tool: str):
-    state = (await first_round(client, tool))["requestState"]
-    middle = len(state) // 2
-    swapped = "A" if state[middle] != "A" else "B"
-    stored = tasks_stored(desk.database_url)
-    for name, document, token in (
-        (tool, "d", state[:middle] + swapped + state[middle + 1 :]),
-        (tool, "d", state[:-4]),
-        (tool, "d", state + "AAAA"),
-        (tool, "another", state),
-        ("sign_only_before", "d", state),
-    ):
-        reply = await client.call(
-            name, {"document": document}, inputResponses=ANSWER, requestState=token
-        )
-        assert reply.refusal == (400, INVALID_PARAMS)
-        assert reply.error["message"] == "requestState is not valid for this call"
-    assert tasks_stored(desk.database_url) == stored
-
-
-async def test_a_state_tells_its_holder_nothing(client: RawClient):
-    state = (await first_round(client))["requestState"]
-    for word in ("owner", "local", "state", "v1.v1"):
-        assert word not in state
-
-
-# --- waiting on the request
-
-
-async def test_an_undeclared_client_that_asks_for_progress_reads_it_on_a_stream(
-    client: RawClient, notes: Path
-):
-    arguments = {"path": str(notes), "seconds": 0.5}
-    for token in ("p-1", 7, 0):
-        reply = await client.call(
-            "note_task", arguments, capabilities=UNDECLARED, meta={"progressToken": token}
-        )
-        assert reply.is_stream
-        assert reply.headers["x-accel-buffering"] == "no"
-        *told, answer = reply.messages
-        assert [(m["method"], m["params"]["progressToken"]) for m in told] == [
-            ("notifications/progress", token)
-        ] * len(told)
-        steps = [m["params"]["progress"] for m in told]
-        assert steps == sorted(set(steps))
-        first = {"progressToken": token, "progress": 0, "total": 5, "message": "step 0"}
-        assert told[0]["params"] == first
-        assert answer["result"]["resultType"] == "complete"
-        assert answer["result"]["_meta"][SERVER_INFO]["name"] == "outlast"
-
-
-@pytest.mark.parametrize("token", [None, True, 1.5, [], {}])
-async def test_who_asks_for_no_progress_gets_one_answer_in_json(
-    client: RawClient, notes: Path, token: Any
-):
-    meta = {"progressToken": token} if token is not None else {}
-    arguments = {"path": str(notes), "seconds": 0.2}
-    reply = await client.call("note_task", arguments, capabilities=UNDECLARED, meta=meta)
-    assert (reply.is_stream, kind(reply)) == (False, "complete")
-
-
-async def test_who_reads_no_streams_gets_one_answer_in_json(client: RawClient, notes: Path):
-    arguments = {"path": str(notes), "seconds": 0.2}
-    params = {"name": "note_task", "arguments": arguments}
-    body = envelope("tools/call", params, UNDECLARED, {"progressToken": 1})
-    reply = await client.send(body, accept="application/json")
-    assert (reply.is_stream, kind(reply)) == (False, "complete")
-
-
-async def test_a_declared_client_that_asks_for_progress_still_gets_its_task(
-    client: RawClient, notes: Path
-):
-    arguments = {"path": str(notes), "seconds": LONGER_THAN_GRACE_S}
-    for tool in ("note_task", "note_auto"):
-        reply = await client.call(tool, arguments, meta={"progressToken": 1})
-        assert kind(reply) == "task"
-        ended = await client.until_status(reply.result["taskId"])
-        assert ended["status"] == "completed"
-    assert lines(notes) == 2
-
-
-async def test_a_fault_at_the_end_of_a_stream_is_told_on_the_stream(client: RawClient):
-    reply = await client.call("fault", capabilities=UNDECLARED, meta={"progressToken": 1})
-    assert reply.error["code"] == -32050
-
-
-@pytest.mark.parametrize("accept", ["application/json", "application/json, text/event-stream"])
-async def test_an_undeclared_client_that_leaves_stops_the_tool(
-    desk: Serving, notes: Path, accept: str
-):
-    params = {"name": "hold_task", "arguments": {"marker": str(notes)}}
-    body = envelope("tools/call", params, UNDECLARED, {"progressToken": 1})
-    async with http_client() as http:
-        headers, told = {**headers_of(body), "accept": accept}, asyncio.Event()
-        waiting = asyncio.ensure_future(read_all(http, desk.url, body, headers, told))
-        await until_file_says(notes, "started")
-        if "stream" in accept:
-            await asyncio.wait_for(told.wait(), PATIENCE_S)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    await until_file_says(notes, "stopped")
-    assert "unexpected" not in desk.log.read_text()
-
-
-async def read_all(
-    http: httpx2.AsyncClient,
-    url: str,
-    body: dict[str, Any],
-    headers: dict[str, str],
-    told: asyncio.Event,
-) -> None:
-    content = json.dumps(body).encode()
-    async with http.stream("POST", url, content=content, headers=headers) as reply:
-        async for _ in reply.aiter_raw():
-            told.set()

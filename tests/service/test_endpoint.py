@@ -15,12 +15,13 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from outlast.adapters.identity import LocalIdentity
+from outlast.delivery.port import ListenRequest, OpenWatch
+from outlast.domain import errors
 from outlast.domain.ports import Progress
-from outlast.service import endpoint
+from outlast.service import endpoint, settings
 from outlast.service.cli import processes
 from outlast.service.exchange import PROGRESS_BACKLOG_MAX, Exchange
 from outlast.service.guard import Guard
-from outlast.service.settings import Settings
 from outlast.tests.support.mcp import RawClient, Reply, envelope, headers_of, http_client
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +32,19 @@ STOP_S_MAX = 5.0
 Tool = Callable[[Exchange], Awaitable[dict[str, Any]]]
 
 
+class NoListener:
+    async def open(self, request: ListenRequest) -> OpenWatch:
+        """Nobody listens here."""
+        raise errors.InvalidCall(str(request.request_id))
+
+
 def endpoint_of(tool: Tool) -> endpoint.Endpoint:
     """An endpoint whose methods all are `tool`."""
     methods: Any = {"tools/call": tool, "server/discover": tool}
     guard, info = Guard(["127.0.0.1"], []), {"name": "outlast", "version": "0"}
-    return endpoint.Endpoint(methods, LocalIdentity(), guard, info, require_task_name=False)
+    return endpoint.Endpoint(
+        methods, NoListener(), LocalIdentity(), guard, info, require_task_name=False
+    )
 
 
 @asynccontextmanager
@@ -190,7 +199,7 @@ async def test_a_body_that_does_not_come_is_given_up():
 def test_no_answer_waits_for_the_acknowledgement_of_its_first_packet():
     # The one place that makes the socket that is listened on.
     with (
-        processes._listening(Settings(port=0)) as listener,
+        processes._listening(settings.load({"port": 0}, {})) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):

@@ -310,7 +310,8 @@ PLACES = [
         ("params", "_meta", name)
         for name in (
             *(f"{PREFIX}clientCapabilities", f"{PREFIX}clientInfo", f"{PREFIX}protocolVersion"),
-            *("progressToken", "dev.outlast/idempotencyKey", "traceparent", "baggage"),
+            *("progressToken", "traceparent", "baggage"),
+            *("dev.outlast/idempotencyKey", "dev.outlast/after"),
         )
     ),
     ("params", "_meta", f"{PREFIX}clientCapabilities", "extensions"),

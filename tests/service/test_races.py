@@ -1,8 +1,7 @@
-"""Two clients at once, on two replicas: every race has one outcome, and all readers tell the same."""
+"""Two clients at once, on two replicas: every race has one outcome, the same for all readers."""
 
 import os
-from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -30,6 +29,8 @@ ASKED_ONCE = ["called", "called", "began", "ran"]  # the leg that asks, and the 
 WORK_S = 0.02
 FOR_EVER_S = 600.0
 
+Answers = Mapping[str, str]
+
 
 @pytest.fixture(scope="module")
 async def replicas(
@@ -44,9 +45,9 @@ def service(replicas: tuple[Replica, Replica], tmp_path: Path) -> Service:
     return Service(replicas, tmp_path)
 
 
-async def update_and_read(task: Witness, here: Replica, there: Replica, words: State) -> State:
-    """Answer on one replica; the witness holds the read on the other against the acknowledgement."""
-    await task.update(here, words)
+async def update_and_read(task: Witness, here: Replica, there: Replica, given: Answers) -> State:
+    """Answer on one replica and read on the other; the witness compares."""
+    await task.update(here, given)
     return await task.get(there)
 
 
@@ -221,10 +222,7 @@ async def test_an_answer_and_a_cancel_at_once_end_as_one_of_the_two(service: Ser
     done = await service.settle()
     for label, task in tasks.items():
         check_outcome(task, done[label], calls=2)
-    assert set(Counter(task.newest["status"] for task in tasks.values())) == {
-        "cancelled",
-        "completed",
-    }
+    assert {task.newest["status"] for task in tasks.values()} == {"cancelled", "completed"}
 
 
 @pytest.mark.promise("races-have-one-outcome")

@@ -11,6 +11,8 @@ import pytest
 
 from outlast.adapters.bus import Bus
 from outlast.adapters.memory import MemoryStore
+from outlast.delivery.feed import Feed
+from outlast.delivery.polling import PollingMethod
 from outlast.domain import decisions, errors, events
 from outlast.domain.owner import LOCAL_OWNER
 from outlast.domain.task import Task
@@ -273,8 +275,9 @@ class Clock:
 async def test_an_ended_task_is_not_found_from_its_last_instant_on(method: str):
     clock, store = Clock(), MemoryStore(Bus())
     commands = Commands(store, clock)
+    poller = PollingMethod(Feed(store, store, lambda task: b"", clock))
     task = await ended_task(commands, clock)
-    serve = getattr(TaskMethods(commands, store), method)
+    serve = getattr(TaskMethods(commands, poller), method)
     assert task.expires_at is not None
     clock.now = task.expires_at - timedelta(milliseconds=1)
     assert await serve(exchange_of(task, method)) is not None

@@ -3,6 +3,7 @@
 It helps with nothing and hides nothing: no retries, no parsing beyond JSON, no negotiation.
 """
 
+import copy
 import itertools
 import json
 from collections.abc import Mapping
@@ -79,7 +80,7 @@ def envelope(
     own = {
         f"{PREFIX}protocolVersion": VERSION,
         f"{PREFIX}clientInfo": {"name": "tests", "version": "1"},
-        f"{PREFIX}clientCapabilities": dict(capabilities),
+        f"{PREFIX}clientCapabilities": copy.deepcopy(dict(capabilities)),
     }
     named = {**(params or {}), "_meta": {**own, **(meta or {})}}
     return {"jsonrpc": "2.0", "id": next(_ids), "method": method, "params": named}
@@ -178,5 +179,5 @@ class RawClient:
 
 
 def http_client() -> httpx2.AsyncClient:
-    """Connections that take no settings from the environment."""
-    return httpx2.AsyncClient(trust_env=False, timeout=ANSWER_S_MAX)
+    """Connections over loopback: no settings of the environment, no certificates to load."""
+    return httpx2.AsyncClient(trust_env=False, verify=False, timeout=ANSWER_S_MAX)

@@ -76,7 +76,7 @@ def free_port() -> int:
 
 
 async def _until_ready(server: Serving) -> None:
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(trust_env=False, verify=False) as client:
 
         async def ready() -> bool:
             assert server.process.returncode is None, server.log.read_text()

@@ -1,0 +1,146 @@
+"""A TCP wire between one client and whichever replica it is led to, which suffers faults as told."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+
+from outlast.tests.contracts.delivery_histories import Fault
+
+CHUNK_BYTES = 65_536
+NARROW_BYTES = 8_192
+RESET = struct.pack("ii", 1, 0)  # close at once and say so: what was under way is gone
+
+
+class Wire:
+    """Each connection takes the next fault; once they are used up, connections are sound."""
+
+    def __init__(
+        self, port_of: Callable[[], int], faults: Iterable[Fault] = (), *, is_narrow: bool = False
+    ) -> None:
+        self._port_of, self._faults, self._is_narrow = port_of, iter(faults), is_narrow
+        self.heard = bytearray()  # all that the client was sent
+        self.flowing = asyncio.Event()  # while it is clear, a stalled connection stays stalled
+        self._joined: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/mcp"
+
+    @property
+    def socket_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/ws"
+
+    def cut(self) -> None:
+        """End every connection that is open now."""
+        for joined in self._joined:
+            joined.cancel()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator["Wire"]:
+        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = listener.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            await stop_listening(listener)
+            while self._joined:
+                self.cut()
+                await asyncio.gather(turns(), *self._joined, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        joined = asyncio.current_task()
+        assert joined is not None
+        self._joined.add(joined)
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await self._join(reader, writer, next(self._faults, None))
+        finally:
+            self._joined.discard(joined)
+            writer.transport.abort()
+
+    async def _join(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Fault | None
+    ) -> None:
+        server_reader, server_writer = await self._connect()
+        upward = fault if fault is not None and fault.upward else None
+        downward = fault if fault is not None and not fault.upward else None
+        pumps = [
+            asyncio.ensure_future(self._forward(reader, server_writer, upward, None)),
+            asyncio.ensure_future(self._forward(server_reader, writer, downward, self.heard)),
+        ]
+        try:
+            done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            if fault is not None and fault.kind == "finish":
+                writer.close()
+                await writer.wait_closed()
+            elif any(pump.exception() is None and pump.result() for pump in done):
+                given: socket.socket = writer.get_extra_info("socket")
+                given.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        finally:
+            server_writer.transport.abort()
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        outward = socket.socket()
+        try:
+            outward.setblocking(False)
+            if self._is_narrow:
+                outward.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, NARROW_BYTES)
+            await asyncio.get_running_loop().sock_connect(outward, ("127.0.0.1", self._port_of()))
+            return await asyncio.open_connection(sock=outward, limit=NARROW_BYTES)
+        except BaseException:
+            outward.close()
+            raise
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        fault: Fault | None,
+        record: bytearray | None,
+    ) -> bool:
+        """Pass bytes on until either side ends; True once the fault has ended it."""
+        passed = 0
+        while chunk := await reader.read(CHUNK_BYTES):
+            if fault is not None and passed + len(chunk) > fault.after_bytes:
+                head, chunk = chunk[: fault.after_bytes - passed], chunk[fault.after_bytes - passed :]
+                await _pass_on(head, writer, record)
+                if fault.kind != "stall":
+                    return True
+                await self.flowing.wait()
+                fault = None
+            passed += len(chunk)
+            await _pass_on(chunk, writer, record)
+        return False
+
+
+async def _pass_on(
+    chunk: bytes, writer: asyncio.StreamWriter, record: bytearray | None
+) -> None:
+    if record is not None:
+        record += chunk
+    writer.write(chunk)
+    await writer.drain()
+
+
+async def stop_listening(listener: asyncio.Server) -> None:
+    """Accept no more, let what was accepted become a connection, then close.
+
+    asyncio drops a socket that it accepts just before `close` without closing it.
+    """
+    for listening in listener.sockets:
+        asyncio.get_running_loop().remove_reader(listening.fileno())
+    await turns()
+    listener.close()
+
+
+async def turns() -> None:
+    """Let everybody else on this loop do what they are about to do."""
+    for _ in range(5):
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, no time

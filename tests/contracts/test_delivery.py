@@ -1,0 +1,185 @@
+"""The promise of delivery, one body for every way, over generated histories and generated faults."""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from outlast.tests.contracts.delivery_histories import Example, History, Joining, examples, unroll
+from outlast.tests.contracts.delivery_observers import WAYS, Client, Observer, Way, client
+from outlast.tests.contracts.delivery_on_postgres import on_postgres
+from outlast.tests.contracts.delivery_world import (
+    NEVER_S,
+    OWNERS,
+    InMemory,
+    Store,
+    World,
+    without_pauses,
+)
+
+pytestmark = pytest.mark.anyio
+
+EXAMPLE_S_MAX = 10.0
+NOT_SHRUNK = (Phase.explicit, Phase.generate)  # an example that hangs takes all its time to fail
+
+few = settings(
+    phases=NOT_SHRUNK,
+    deadline=None,
+    derandomize=True,  # the same examples every time: a failure is a change of the code
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+ids_of_ways = [way.name for way in WAYS]
+_prefixes = itertools.count(1)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def at_once() -> Iterator[None]:
+    with without_pauses():
+        yield
+
+
+class Play:
+    """One example: the history is written while observers come, watch and suffer."""
+
+    def __init__(self, way: Way, example: Example, history: History, world: World) -> None:
+        self._way, self._example, self._history, self._world = way, example, history, world
+        self._news = asyncio.Event()
+        self.clients: list[Client] = []
+        self.observers: list[tuple[Observer, int]] = []  # and the version when each began
+
+    async def run(self, clients: AsyncExitStack) -> None:
+        """Write the history, then wait until every watch has ended."""
+        steps, waits = self._history.steps, itertools.cycle(self._example.waits)
+        comings = self._comings()
+        async with asyncio.TaskGroup() as watching:
+            for number, step in enumerate(steps):
+                for joining in comings.pop(number, ()):
+                    await self._join(joining, number, watching, clients)
+                await self._suffer(self._example.moments.get(number))
+                fates = self._example.signals[number % len(self._example.signals)]
+                await self._world.store.fate(fates)
+                await self._world.store.log.append(step.before, step.events)
+                if next(waits):
+                    await self._until_all_know(number + 1)
+            for joining in itertools.chain(*comings.values()):
+                await self._join(joining, len(steps), watching, clients)
+            await self._until(lambda: all(each.has_ended for each, _ in self.observers))
+
+    def _comings(self) -> dict[int, list[Joining]]:
+        """Who comes before which step: once every task is open, at the latest after the end."""
+        first, last = len(self._history.task_ids), len(self._history.steps)
+        comings: dict[int, list[Joining]] = {}
+        for joining in sorted(self._example.joinings, key=lambda joining: joining.step):
+            comings.setdefault(min(max(joining.step, first), last), []).append(joining)
+        return comings
+
+    async def _join(
+        self, joining: Joining, number: int, watching: asyncio.TaskGroup, clients: AsyncExitStack
+    ) -> None:
+        task_id = self._history.task_ids[joining.task % len(self._history.task_ids)]
+        version = self._history.version_before(number, task_id)
+        owner = [owner.key for owner in OWNERS].index(self._history.owner(task_id))
+        ours = await clients.enter_async_context(client(self._world, owner, joining.faults))
+        observer = Observer(
+            self._way.source(ours), task_id, min(joining.knows, version), self._news
+        )
+        self.clients.append(ours)
+        self.observers.append((observer, version))
+        watching.create_task(observer.watch())
+
+    async def _suffer(self, moment: str | None) -> None:
+        if moment in ("crash", "leave"):
+            ours = self._world.replicas[self._world.led_to % len(self._world.replicas)]
+            self._world.led_to += 1
+            await (self._world.crash(ours) if moment == "crash" else self._world.leave(ours))
+        elif moment == "switch":
+            self._world.led_to += 1
+        if moment in ("switch", "cut"):
+            for ours in self.clients:
+                ours.wire.cut()
+
+    async def _until_all_know(self, number: int) -> None:
+        await self._until(
+            lambda: all(
+                each.versions[-1:] == [self._history.version_before(number, each.task_id)]
+                or each.after == self._history.version_before(number, each.task_id)
+                or each.has_ended
+                for each, _ in self.observers
+            )
+        )
+
+    async def _until(self, holds: Any) -> None:
+        """Let all flow, and wait."""
+        await self._world.store.settle()
+        for ours in self.clients:
+            ours.wire.flowing.set()
+        while not holds():
+            self._news.clear()
+            await self._news.wait()
+        for ours in self.clients:
+            ours.wire.flowing.clear()
+
+
+def judge(history: History, observer: Observer, began_at: int) -> None:
+    """The promise: every version after the starting one, once, in order, as it was; then the end."""
+    told = history.told(observer.task_id)
+    last = max(told)
+    if observer.after:
+        assert observer.versions == list(range(observer.after + 1, last + 1))
+    else:
+        first = observer.versions[0]
+        assert began_at <= first
+        assert observer.versions == list(range(first, last + 1))
+    assert [dict(state.task) for state in observer.seen] == [told[v] for v in observer.versions]
+    assert observer.has_ended
+
+
+async def play(way: Way, example: Example, store: Store) -> None:
+    """Run one example, and judge all that was seen."""
+    prefix = next(_prefixes)
+    ids = [f"task-{prefix}-{number}" for number in range(len(example.owners))]
+    history = unroll(ids, [OWNERS[owner].key for owner in example.owners], example.choices)
+    world = World(store, store.recheck_s if example.loses_signals else NEVER_S)
+    world.steps.hooks = dict.fromkeys(example.crashes, world.dies_here)
+    async with asyncio.timeout(EXAMPLE_S_MAX), world.open(), AsyncExitStack() as clients:
+        acting = Play(way, example, history, world)
+        await acting.run(clients)
+        for observer, began_at in acting.observers:
+            judge(history, observer, began_at)
+        refuse_foreign_words(history, acting)
+
+
+def refuse_foreign_words(history: History, acting: Play) -> None:
+    """No byte that a client was sent names a task of somebody else."""
+    for ours, (observer, _) in zip(acting.clients, acting.observers, strict=True):
+        mine = history.owner(observer.task_id)
+        for task_id in history.task_ids:
+            foreign = history.owner(task_id) != mine
+            assert not (foreign and task_id.encode() in ours.wire.heard)
+
+
+@pytest.mark.promise("deliveries-keep-one-promise")
+@pytest.mark.promise("watchers-see-only-their-own")
+@pytest.mark.parametrize("way", WAYS, ids=ids_of_ways)
+@given(example=examples)
+@settings(few, max_examples=60)
+async def test_every_change_is_seen_once_and_in_order_whatever_fails(
+    way: Way, example: Example
+) -> None:
+    await play(way, example, InMemory())
+
+
+@pytest.mark.promise("deliveries-keep-one-promise")
+@pytest.mark.parametrize("way", WAYS, ids=ids_of_ways)
+@given(example=examples)
+@settings(few, max_examples=6)
+async def test_the_promise_holds_on_postgresql_too(
+    way: Way, example: Example, module_database_url: str
+) -> None:
+    async with on_postgres(module_database_url) as store:
+        await play(way, example, store)

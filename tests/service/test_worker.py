@@ -1,0 +1,349 @@
+"""The worker on a real PostgreSQL and real upstream processes: slots, cancels, limits, leases."""
+
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from outlast.adapters import run_queue
+from outlast.domain import decisions, events
+from outlast.domain.owner import LOCAL_OWNER
+from outlast.domain.queueing import LEASE_S
+from outlast.domain.task import Task, TaskStatus
+from outlast.service import settings, wiring
+from outlast.service.config import Config, Upstream
+from outlast.service.policy import Policies, Policy
+from outlast.tests.acceptance.waiting import until
+from outlast.tests.chaos import nodes
+
+pytestmark = pytest.mark.anyio
+
+JOURNALING = [sys.executable, str(nodes.UPSTREAM)]
+EVERYDAY = Path(__file__).parents[1] / "upstreams" / "everyday.py"
+CAN_ANSWER = {"elicitation": {"form": {}}}
+PATIENCE_S = 30.0
+CANCEL_S_MAX = 1.0
+QUEUE = 1000
+QUEUE_S_MAX = 90.0
+FEW_EVENTS = {events.TaskOpened, events.WorkStarted, events.TaskCompleted}
+
+
+@dataclass
+class Bench:
+    """Workers on one database, and a way to give them work that needs no endpoint."""
+
+    url: str
+    journal: Path
+    stack: AsyncExitStack
+
+    async def worker(
+        self, *, slots: int = 4, claims: bool = True, **upstreams: Upstream
+    ) -> wiring.Built:
+        """The objects of one more process, running until the end of the test."""
+        given = upstreams or {"new": Upstream(command=JOURNALING)}
+        given |= {"old": Upstream(command=JOURNALING, era="legacy")} if not upstreams else {}
+        config = Config(given, Policies(Policy(), {}))
+        built = wiring.build(settings.load({"slots": slots}, {}), config, self.url, claims=claims)
+        await self.stack.enter_async_context(built.running(0.0))
+        return built
+
+    def lines(self) -> list[str]:
+        return self.journal.read_text().splitlines() if self.journal.exists() else []
+
+    async def until_noted(self, line: str, seconds: float = PATIENCE_S) -> None:
+        async def is_noted() -> bool:
+            return line in self.lines()
+
+        await until(is_noted, seconds)
+
+    def arguments(self, key: str, **more: Any) -> dict[str, Any]:
+        return {"path": str(self.journal), "key": key, **more}
+
+
+@pytest.fixture
+async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        yield Bench(database_url, tmp_path / "journal", stack)
+
+
+async def opened(built: wiring.Built, tool: str, arguments: dict[str, Any], **facts: Any) -> str:
+    """A task of `upstream.tool`, queued."""
+    upstream, _, name = tool.partition(".")
+    whole: dict[str, Any] = {
+        "task_id": secrets.token_urlsafe(32),
+        "version": 1,
+        "at": decisions.instant(wiring.now()),
+        "owner": LOCAL_OWNER.key,
+        "upstream": upstream,
+        "tool": name,
+        "arguments": arguments,
+        "client_capabilities": CAN_ANSWER,
+        "ttl_ms": 600_000,
+        "poll_interval_ms": 1_000,
+        "timeout_ms": None,
+        "rerun_is_safe": False,
+    }
+    task = await built.commands.open(decisions.open_task(events.TaskOpened(**whole | facts)))
+    return task.id
+
+
+async def until_is(
+    built: wiring.Built, task_id: str, *wanted: TaskStatus, seconds: float = PATIENCE_S
+) -> Task:
+    """The task, once it has one of these statuses."""
+
+    async def is_so() -> bool:
+        return (await built.commands.load(task_id)).status in wanted
+
+    try:
+        await until(is_so, seconds)
+    except TimeoutError:
+        task = await built.commands.load(task_id)
+        raise AssertionError(f"not {wanted} within {seconds:g} s: {task}") from None
+    return await built.commands.load(task_id)
+
+
+async def ended(built: wiring.Built, task_id: str, seconds: float = PATIENCE_S) -> Task:
+    final = [status for status in TaskStatus if status.is_terminal]
+    return await until_is(built, task_id, *final, seconds=seconds)
+
+
+async def cancel(built: wiring.Built, task_id: str) -> Task:
+    def wish(task: Task) -> decisions.Events:
+        return decisions.request_cancel(task, wiring.now())
+
+    return await built.commands.change(task_id, wish)
+
+
+async def answer(built: wiring.Built, task_id: str, word: str) -> None:
+    task = await built.commands.load(task_id)
+    answers = {q.key: {"action": "accept", "content": {"word": word}} for q in task.outstanding}
+
+    def wish(newest: Task) -> decisions.Events:
+        return decisions.receive_input(newest, answers, wiring.now())
+
+    await built.commands.change(task_id, wish)
+
+
+async def history(built: wiring.Built, task_id: str) -> Sequence[events.TaskEvent]:
+    return await built.log.read(task_id)
+
+
+@pytest.mark.promise("parked-task-holds-no-slot")
+@pytest.mark.parametrize("tool", ["new.asks", "old.asks_legacy"])
+async def test_a_task_that_waits_for_an_answer_holds_no_slot(bench: Bench, tool: str):
+    built = await bench.worker(slots=1)
+    parked = [await opened(built, tool, bench.arguments(f"p{n}", seconds=0)) for n in range(3)]
+    for task_id in parked:
+        await until_is(built, task_id, TaskStatus.INPUT_REQUIRED)
+    fourth = await opened(built, "new.safe", bench.arguments("fourth", seconds=0))
+    assert (await ended(built, fourth)).status is TaskStatus.COMPLETED
+    for task_id in parked:
+        assert (await built.commands.load(task_id)).status is TaskStatus.INPUT_REQUIRED
+        await answer(built, task_id, "go")
+    for task_id in parked:
+        assert (await ended(built, task_id)).status is TaskStatus.COMPLETED
+
+
+@pytest.mark.promise("cancel-reaches-upstream")
+async def test_a_cancel_from_another_process_reaches_the_call_within_a_second(bench: Bench):
+    await bench.worker()
+    other = await bench.worker(claims=False)
+    took: list[float] = []
+    for key in ("a", "b", "c"):
+        task_id = await opened(other, "new.hold", bench.arguments(key))
+        await bench.until_noted(f"start {key}")
+        cancelled_at = nodes.now()
+        await cancel(other, task_id)
+        await bench.until_noted(f"stop {key}")
+        took.append(nodes.now() - cancelled_at)
+        assert (await ended(other, task_id)).status is TaskStatus.CANCELLED
+    print(f"the call was told to stop after {[round(s, 3) for s in took]} s")  # noqa: T201
+    assert sorted(took)[1] < CANCEL_S_MAX
+
+
+@pytest.mark.promise("cancel-reaches-upstream")
+async def test_a_second_cancel_changes_nothing_while_the_first_is_under_way(bench: Bench):
+    built = await bench.worker()
+    task_id = await opened(built, "new.hold", bench.arguments("k"))
+    await bench.until_noted("start k")
+    async with anyio.create_task_group() as owners:
+        for _ in range(5):
+            owners.start_soon(cancel, built, task_id)
+    task = await ended(built, task_id)
+    assert task.status is TaskStatus.CANCELLED
+    assert (await cancel(built, task_id)).version == task.version
+    wanted = [e for e in await history(built, task_id) if isinstance(e, events.CancelRequested)]
+    assert len(wanted) == 1
+    assert bench.lines() == ["start k", "stop k"]
+
+
+async def test_a_queued_task_is_cancelled_at_once_while_no_worker_runs(bench: Bench):
+    built = await bench.worker(claims=False)
+    task_id = await opened(built, "new.safe", bench.arguments("k", seconds=0))
+    assert (await cancel(built, task_id)).status is TaskStatus.CANCELLED
+    later = await bench.worker()
+    other = await opened(later, "new.safe", bench.arguments("other", seconds=0))
+    assert (await ended(later, other)).status is TaskStatus.COMPLETED
+    assert "start k" not in bench.lines()
+
+
+async def test_a_cancel_ends_a_task_whose_call_holds_a_question(bench: Bench):
+    built = await bench.worker()
+    task_id = await opened(built, "old.asks_legacy", bench.arguments("k", seconds=0))
+    await until_is(built, task_id, TaskStatus.INPUT_REQUIRED)
+    await cancel(built, task_id)
+    task = await ended(built, task_id)
+    assert task.status is TaskStatus.CANCELLED
+    assert not task.outstanding
+
+
+async def test_a_tool_that_takes_too_long_is_stopped_and_fails(bench: Bench):
+    built = await bench.worker()
+    task_id = await opened(built, "new.hold", bench.arguments("k"), timeout_ms=500)
+    task = await ended(built, task_id)
+    assert task.status is TaskStatus.FAILED
+    assert task.error is not None
+    assert task.error["data"] == {"reason": "timeout"}
+    await bench.until_noted("stop k")
+
+
+async def test_the_time_that_the_client_takes_to_answer_is_not_the_tools(bench: Bench):
+    built = await bench.worker()
+    arguments = bench.arguments("k", seconds=0)
+    task_id = await opened(built, "old.asks_legacy", arguments, timeout_ms=1_500)
+    await until_is(built, task_id, TaskStatus.INPUT_REQUIRED)
+    with anyio.move_on_after(2.0):
+        await anyio.sleep_forever()
+    await answer(built, task_id, "late")
+    assert (await ended(built, task_id)).status is TaskStatus.COMPLETED
+
+
+async def test_progress_is_recorded_once_a_second_and_the_newest_counts(bench: Bench):
+    built = await bench.worker()
+    arguments = bench.arguments("k", count=35, pause=0.1)
+    task_id = await opened(built, "new.steps", arguments)
+    assert (await ended(built, task_id)).status is TaskStatus.COMPLETED
+    told = [e for e in await history(built, task_id) if isinstance(e, events.ProgressReported)]
+    assert 2 <= len(told) <= 6, told
+    assert all(event.message == f"step {event.progress:g}" for event in told)
+    seconds = [datetime.fromisoformat(event.at).timestamp() for event in told]
+    assert all(later - sooner >= 0.95 for sooner, later in pairwise(seconds)), told
+    # Ten steps a second: what is told is as new as the second allows, not the first of a backlog.
+    assert all(two.progress - one.progress >= 5 for one, two in pairwise(told)), told
+
+
+async def test_a_job_longer_than_the_lease_is_run_once(bench: Bench):
+    # One that is full claims nothing, so only its beat can keep the lease from the other.
+    built = await bench.worker(slots=1)
+    await bench.worker(slots=1)
+    task_id = await opened(built, "new.unsafe", bench.arguments("k", seconds=LEASE_S + 4))
+    assert (await ended(built, task_id)).status is TaskStatus.COMPLETED
+    assert {type(event) for event in await history(built, task_id)} == FEW_EVENTS
+    assert bench.lines() == ["start k", "end k"]
+
+
+@pytest.mark.promise("outage-never-lies")
+async def test_leases_that_ran_out_are_left_to_their_holders_after_an_outage(bench: Bench):
+    built = await bench.worker(claims=False)
+    other = run_queue.PostgresDispatcher(built.store, patience_s=1.5)
+    task_id = await opened(built, "new.safe", bench.arguments("k", seconds=0))
+    assert await built.dispatcher.claim("first", 1, 0.01) == [task_id]
+    began_at = nodes.now()
+    assert await other.claim("second", 1, 60) == []  # who has just come knows nothing of outages
+
+    async def is_taken() -> bool:
+        return await other.claim("second", 1, 0.01) == [task_id]
+
+    await until(is_taken, PATIENCE_S)
+    assert nodes.now() - began_at >= 1.5
+    await until(is_taken, 1.0)
+    with anyio.move_on_after(run_queue.SILENCE_S_MAX + 0.2):
+        await anyio.sleep_forever()  # in this time the holder could not have been heard either
+    assert await other.claim("second", 1, 60) == []
+    fresh = await opened(built, "new.safe", bench.arguments("fresh", seconds=0))
+    assert await other.claim("second", 2, 60) == [fresh]
+
+
+async def test_a_thousand_queued_tasks_are_all_run(bench: Bench):
+    built = await bench.worker(claims=False)
+    ids: list[str] = []
+
+    async def open_some(first: int) -> None:
+        for number in range(first, QUEUE, 10):
+            key = f"k{number}"
+            ids.append(await opened(built, "new.safe", bench.arguments(key, seconds=0)))
+
+    async with anyio.create_task_group() as owners:
+        for first in range(10):
+            owners.start_soon(open_some, first)
+    began_at = nodes.now()
+    await bench.worker(slots=16)
+
+    async def is_empty() -> bool:
+        return len(bench.lines()) == 2 * QUEUE
+
+    await until(is_empty, QUEUE_S_MAX)
+    print(f"{QUEUE} tasks were run in {nodes.now() - began_at:.1f} s")  # noqa: T201
+    for task_id in ids:
+        assert (await ended(built, task_id)).status is TaskStatus.COMPLETED
+    starts = [line for line in bench.lines() if line.startswith("start")]
+    assert len(set(starts)) == len(starts) == QUEUE
+
+
+async def test_a_task_waits_for_an_upstream_that_is_down_without_using_up_attempts(bench: Bench):
+    port = free_port()
+    built = await bench.worker(far=Upstream(url=f"http://127.0.0.1:{port}/mcp"))
+    task_id = await opened(built, "far.add", {"a": 1, "b": 2})
+
+    async def was_tried() -> bool:
+        return await built.dispatcher.depth() == 0
+
+    await until(was_tried, PATIENCE_S)
+    assert (await built.commands.load(task_id)).version == 1
+    async with http_upstream(port):
+        task = await ended(built, task_id)
+    assert (task.status, task.attempt) == (TaskStatus.COMPLETED, 1)
+
+
+async def test_a_task_of_an_unknown_upstream_waits_for_a_worker_that_knows_it(bench: Bench):
+    built = await bench.worker(other=Upstream(command=JOURNALING))
+    task_id = await opened(built, "new.safe", bench.arguments("k", seconds=0))
+
+    async def was_tried() -> bool:
+        return await built.dispatcher.depth() == 0
+
+    await until(was_tried, PATIENCE_S)
+    assert (await built.commands.load(task_id)).version == 1
+    await bench.worker()
+    task = await ended(built, task_id)
+    assert (task.status, task.attempt) == (TaskStatus.COMPLETED, 1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@asynccontextmanager
+async def http_upstream(port: int) -> AsyncIterator[None]:
+    """The everyday fixture server over HTTP."""
+    command = [sys.executable, str(EVERYDAY), "--http", str(port)]
+    quiet = subprocess.DEVNULL
+    process = await anyio.open_process(command, stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
