@@ -206,8 +206,10 @@ class ListenWatch:
                         return
                     change = never
         finally:
-            await _stop(closing, change, news)
-            await changes.aclose()
+            try:
+                await _stop(closing, change, news)
+            finally:
+                await changes.aclose()
 
     def _announced(self, topic: str) -> bytes:
         if topic in LIST_CHANGES:
@@ -269,6 +271,18 @@ def told_state(message: Mapping[str, Any], task_id: str) -> TaskState | None:
 
 
 async def _stop(*waits: "asyncio.Future[Any]") -> None:
+    """Cancel these and return once they are over, however often this is cancelled meanwhile.
+
+    Who is cut off is often cancelled twice, and a read that still runs would keep its waiter.
+    """
+    interrupted: asyncio.CancelledError | None = None
+    over = asyncio.gather(*waits, return_exceptions=True)
     for wait in waits:
         wait.cancel()
-    await asyncio.gather(*waits, return_exceptions=True)
+    while not over.done():
+        try:
+            await asyncio.shield(over)
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted

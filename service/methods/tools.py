@@ -94,10 +94,9 @@ class ToolMethods:
         call = await self._read(exchange)
         if call.policy.run is Run.DIRECT or not self._may_become_a_task(call):
             return await self._plain(call)
-        if call.idempotency_key is not None:
-            known = await self._bench.views.opened_with(exchange.owner.key, call.idempotency_key)
-            if known is not None:
-                return await self._known_task(known.task_id, call)
+        known = await self._opened_before(call)
+        if known is not None:
+            return await self._known_task(known, call)
         if not self._catalogue.accepts(call.tool, call.arguments):
             return await self._plain(call)
         if self._begins_plain(call):
@@ -279,11 +278,24 @@ class ToolMethods:
             return None
 
     async def _lost_race(self, call: Call) -> dict[str, Any]:
-        key = call.idempotency_key or ""
-        known = await self._bench.views.opened_with(call.exchange.owner.key, key)
+        known = await self._opened_before(call)
         if known is None:
             raise errors.StoreUnavailable  # expired and removed in between: the client calls again
-        return await self._known_task(known.task_id, call)
+        return await self._known_task(known, call)
+
+    async def _opened_before(self, call: Call) -> str | None:
+        """The task that this key opened. One whose time is over is removed: nobody can ask for it."""
+        if call.idempotency_key is None:
+            return None
+        owner = call.exchange.owner.key
+        known = await self._bench.views.opened_with(owner, call.idempotency_key)
+        if known is None:
+            return None
+        is_over = known.expires_at is not None and known.expires_at <= self._bench.commands.now()
+        if known.is_terminal and is_over:
+            await self._bench.views.forget([known.task_id])
+            return None
+        return known.task_id
 
     async def _known_task(self, task_id: str, call: Call) -> dict[str, Any]:
         task = await self._bench.commands.load(task_id)

@@ -1,6 +1,7 @@
 """The promise of delivery at its seams: between two steps, at the edges of a watch, at the limits."""
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
@@ -306,10 +307,12 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
 
 def lengthy(history: History) -> History:
     """The same history, with messages that no buffer on the way holds all of."""
-    steps = list(history.steps)
+    steps, noise = list(history.steps), random.Random(1)
     for number, step in enumerate(steps):
         events = tuple(
-            replace(event, message="much " * 8_000) if hasattr(event, "message") else event
+            replace(event, message=noise.randbytes(30_000).hex())  # a socket may compress
+            if hasattr(event, "message")
+            else event
             for event in step.events
         )
         before = steps[number - 1].after if number else None

@@ -197,7 +197,8 @@ def test_no_retry_after_brings_down_the_sender(value: str):
 
 
 async def test_one_connection_serves_one_post_after_another(client):
-    async with endpoint(saying(reply(200, body=b"thanks"))) as served:
+    long = b"thanks" * 2_500  # together more than one reply may have
+    async with endpoint(saying(reply(200, body=long))) as served:
         for _ in range(5):
             assert seen(await post(client, at(served))) == (200, None)
     assert (len(served.seen), served.connections) == (5, 1)
@@ -227,7 +228,7 @@ async def test_fifty_posts_at_once_share_a_few_connections():
 
 
 async def test_a_dead_endpoint_delays_nobody_but_itself():
-    limits = Limits(per_host=2, in_all=4, place_s=0.3)
+    limits = Limits(per_host=2, in_all=4, place_s=1)
     dead, outcomes = [], []
 
     async def to_the_dead(client: WebhookClient, served: Endpoint) -> None:
@@ -241,6 +242,8 @@ async def test_a_dead_endpoint_delays_nobody_but_itself():
     ):
         for _ in range(20):
             tasks.start_soon(to_the_dead, client, grave)
+        outcomes.append(await post(client, at(served)))
+        assert dead == []  # while all of them were still waiting
         with anyio.fail_after(PATIENCE_S):
             while len(dead) < 18:  # all that wait in vain; two still hang on to the dead
                 outcomes.append(await post(client, at(served)))

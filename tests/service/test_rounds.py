@@ -1,4 +1,4 @@
-"""Questions that come before the task: multi round-trip on the call, with a state that is sealed."""
+"""Questions that come before the task: in rounds on the call itself, with a sealed state."""
 
 from typing import Any
 
