@@ -114,16 +114,16 @@ class ListenDelivery:
         """See `Delivery.open`."""
         seat = self._listening.limits.take(watch.owner)
         try:
-            owned = [
-                task_id
-                for task_id in watch.after
-                if await self._listening.feed.owned(watch.owner, task_id) is not None
-            ]
+            after: dict[str, int] = {}
+            for task_id, known in watch.after.items():
+                view = await self._listening.feed.owned(watch.owner, task_id)
+                if view is not None:
+                    # Who claims to know more than there is must still hear of the end.
+                    after[task_id] = min(known, view.version)
             agreed = await self._agreed()
         except BaseException:
             seat.give_back()
             raise
-        after = {task_id: watch.after[task_id] for task_id in owned}
         return ListenWatch(self._listening, self._frames, after, agreed, seat)
 
     async def _agreed(self) -> Wanted:

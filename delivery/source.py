@@ -24,8 +24,8 @@ class StatusSource(Protocol):
         """Every state after the version, in order, none older than one already given; then the end.
 
         Reconnects by itself, for ever, with a capped back-off, and reads the present state after
-        each reconnect. Close it (`aclosing`) to stop earlier. Raises RequestRefused when the server says that there is no such task, or
-        that we may not ask.
+        each reconnect. Close it (`aclosing`) to stop earlier. Raises RequestRefused when the server
+        says that there is no such task, or that we may not ask.
         """
         ...
 

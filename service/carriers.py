@@ -22,7 +22,7 @@ class FrameResponse(Response):
         del self.headers["content-length"]
         self._watch = watch
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's signature
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature of ASGI, whose scope is not needed
         """Serve the watch. One that breaks off raises, which cuts the connection.
 
         So a client can tell it from one that has ended: that one's last frame is its result.

@@ -303,7 +303,7 @@ def _varied(seconds: float) -> float:
 
     It would take back what it has just released because it cannot run it, again and again.
     """
-    return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - chance, no secret
+    return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - this is chance, not a secret
 
 
 async def _first(*waits: Awaitable[object]) -> None:

@@ -20,6 +20,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": {"domain"},
     "examples": set(),
 }
+# The interface of a room, which names no concrete class, may be known where the room may not.
+INTERFACES = {"service": {("delivery", "port")}}
 WIRING = "service/wiring.py"  # the one file that names concrete classes
 WIRED = {"adapters", "delivery"}
 
@@ -62,7 +64,7 @@ def _targets(path: str, tree: ast.Module) -> Iterator[str]:
 def _judge(path: str, target: str) -> str | None:
     top, *below = target.split(".")
     if top == PACKAGE:
-        return _judge_own(path, below[0] if below else "")
+        return _judge_own(path, below)
     if path not in NAMED_ONLY_IN.get(top, {path}):
         return f"{path} imports {top}, which only {sorted(NAMED_ONLY_IN[top])} may name"
     if _room(path) == "domain" and (top not in sys.stdlib_module_names or top in IMPURE):
@@ -70,9 +72,9 @@ def _judge(path: str, target: str) -> str | None:
     return None
 
 
-def _judge_own(path: str, target: str) -> str | None:
-    room = _room(path)
-    if room not in MAY_IMPORT or target == room:
+def _judge_own(path: str, below: list[str]) -> str | None:
+    room, target = _room(path), below[0] if below else ""
+    if room not in MAY_IMPORT or target == room or tuple(below[:2]) in INTERFACES.get(room, ()):
         return None
     allowed = MAY_IMPORT[room] | (WIRED if path == WIRING else set())
     # What is not a room (`__version__`) is the public face, which a file in a room below may read.
@@ -129,6 +131,8 @@ def test_every_import_follows_an_arrow(path: str) -> None:
         ("service/endpoint.py", "import outlast.adapters.memory"),
         ("service/endpoint.py", "if TYPE_CHECKING:\n    from ..adapters.memory import MemoryLog"),
         ("service/methods/tools.py", "from ...delivery.polling import Polling"),
+        ("service/methods/tools.py", "from ...delivery import listen"),
+        ("adapters/run_queue.py", "from ..delivery.port import Change"),
         ("service/cli/serve.py", "from ...adapters import embedded"),
         ("service/wiring.py", "import eventsourcing"),
         ("service/wiring.py", "from ..tests import support"),

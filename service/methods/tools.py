@@ -284,7 +284,7 @@ class ToolMethods:
         return await self._known_task(known, call)
 
     async def _opened_before(self, call: Call) -> str | None:
-        """The task that this key opened. One whose time is over is removed: nobody can ask for it."""
+        """The task that this key opened. One whose time is over is removed: it is nobody's."""
         if call.idempotency_key is None:
             return None
         owner = call.exchange.owner.key

@@ -11,7 +11,7 @@ import pytest
 from outlast.tests.acceptance.waiting import until_file_says
 from outlast.tests.support import node
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")]
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE / "ext_tasks_driver.mjs"

@@ -12,7 +12,7 @@ from fastmcp_tasks import ToolTask, call_tool_task
 
 from outlast.tests.acceptance.waiting import until_file_says
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")]
 
 PATIENCE_S = 20.0
 

@@ -12,8 +12,8 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> Non
     """Return once `condition` holds. Raises TimeoutError."""
     with anyio.fail_after(seconds):
         # Another process cannot set an event of ours: look again.
-        while not await condition():  # noqa: ASYNC110
-            await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251
+        while not await condition():  # noqa: ASYNC110 - see above, there is no event
+            await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - see above, bounded
 
 
 async def until_file_says(path: Path, text: str, seconds: float = 10.0) -> None:

@@ -44,6 +44,7 @@ class _RefuseAll(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.promise("official-conformance")
 @pytest.mark.parametrize("scenario", [s for s in suite.SCENARIOS if s not in suite.UNWRITTEN])
 def test_the_official_suite_passes(scenario: str, node: str, outlast_url: str) -> None:
     report = suite.run_scenario(node, outlast_url, scenario)

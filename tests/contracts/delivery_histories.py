@@ -73,7 +73,9 @@ class History:
         return versions[-1] if versions else 0
 
 
-def unroll(ids: Sequence[str], owners: Sequence[str], choices: Sequence[tuple[int, int]]) -> History:
+def unroll(
+    ids: Sequence[str], owners: Sequence[str], choices: Sequence[tuple[int, int]]
+) -> History:
     """The history that these choices lead to: each picks a task, and one of its valid wishes."""
     openings = [_opening(*pair) for pair in zip(ids, owners, strict=True)]
     steps = [Step(None, events, evolve(None, events[0])) for events in openings]
@@ -124,7 +126,7 @@ def _possible(task: Task, second: int) -> list[Events]:
         asks(DEPLOY, REGION, seconds=second),
         asks(state="state-2", seconds=second),
         holds(DEPLOY, seconds=second),
-        answers({key: YES for key in keys[:1]}, second),
+        answers(dict.fromkeys(keys[:1], YES), second),
         answers(dict.fromkeys(keys, YES), second),
         loses(second),
         cancels(second),

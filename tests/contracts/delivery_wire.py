@@ -1,4 +1,4 @@
-"""A TCP wire between one client and whichever replica it is led to, which suffers faults as told."""
+"""A TCP wire between one client and the replica it is led to, with faults as data."""
 
 import asyncio
 import contextlib
@@ -109,7 +109,8 @@ class Wire:
         passed = 0
         while chunk := await reader.read(CHUNK_BYTES):
             if fault is not None and passed + len(chunk) > fault.after_bytes:
-                head, chunk = chunk[: fault.after_bytes - passed], chunk[fault.after_bytes - passed :]
+                here = fault.after_bytes - passed
+                head, chunk = chunk[:here], chunk[here:]
                 await _pass_on(head, writer, record)
                 if fault.kind != "stall":
                     return True
@@ -120,9 +121,7 @@ class Wire:
         return False
 
 
-async def _pass_on(
-    chunk: bytes, writer: asyncio.StreamWriter, record: bytearray | None
-) -> None:
+async def _pass_on(chunk: bytes, writer: asyncio.StreamWriter, record: bytearray | None) -> None:
     if record is not None:
         record += chunk
     writer.write(chunk)

@@ -59,7 +59,11 @@ class Names:
 class Store(Protocol):
     """What the replicas stand on."""
 
-    log: EventLog
+    @property
+    def log(self) -> EventLog:
+        """Where histories are written."""
+        ...
+
     recheck_s: float  # what a watch needs to find what was lost
 
     def ports(self, replica: int) -> tuple[TaskViews, EventLog, Signal]:
@@ -253,8 +257,9 @@ class Replica:
 
 
 def _parts(listening: Listening, feed: Feed, log: EventLog) -> Parts:
-    listener, tasks = ListenMethod(listening), TaskMethods(
-        Commands(log, the_clock), PollingMethod(feed)
+    listener, tasks = (
+        ListenMethod(listening),
+        TaskMethods(Commands(log, the_clock), PollingMethod(feed)),
     )
     guard = Guard(["127.0.0.1"], ["127.0.0.1"])
 
@@ -332,17 +337,22 @@ class World:
         await asyncio.get_running_loop().create_future()
 
     async def fall_quiet(self) -> None:
-        """Return once no watch, no request and no waiter is left. Raises TimeoutError."""
+        """Return once no watch, request, connection or waiter is left; fail if one stays."""
         try:
             async with asyncio.timeout(QUIET_S_MAX):
-                while self._left_open():
-                    await asyncio.sleep(0.005)  # noqa: TID251 - what ends tells nobody; bounded
+                await until_true(lambda: not self._left_open())
         except TimeoutError:
             pytest.fail(f"left open: {self._left_open()}")
 
     def _left_open(self) -> list[str]:
         busy = [each.busy for each in (*self.replicas, *self._dead) if each.busy]
         return busy + self.store.waited_for()
+
+
+async def until_true(holds: Callable[[], bool]) -> None:
+    """Return once it holds. Callers bound it."""
+    while not holds():  # noqa: ASYNC110 - a process that ends tells nobody
+        await asyncio.sleep(0.005)  # noqa: TID251 - as above
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The promise of delivery at its seams: between two steps, at the edges of a watch, at the limits."""
+"""The promise of delivery at its seams: between two steps, before and after, at the limits."""
 
 import asyncio
 import random
@@ -34,12 +34,14 @@ from outlast.tests.contracts.delivery_observers import (
     Way,
     client,
 )
+from outlast.tests.contracts.delivery_wire import turns
 from outlast.tests.contracts.delivery_world import (
     OWNERS,
     InMemory,
     Replica,
     World,
     the_clock,
+    until_true,
     without_pauses,
 )
 from outlast.tests.contracts.test_delivery import few, ids_of_ways, judge
@@ -73,6 +75,15 @@ class Telling:
             self.number += 1
             await self._world.store.log.append(step.before, step.events)
 
+    async def hook(self, _replica: Replica) -> None:
+        """Between two steps of a server."""
+        await self.more()
+
+    async def harm(self, replica: Replica) -> None:
+        """The same, and the server goes no further."""
+        await self.more()
+        await self._world.dies_here(replica)
+
     @property
     def is_over(self) -> bool:
         return self.number == len(self._history.steps)
@@ -81,8 +92,9 @@ class Telling:
         return self._history.version_before(self.number, task_id)
 
 
-async def until_knows(observer: Observer, version: int) -> None:
-    while (observer.versions or [0])[-1] < version and not observer.has_ended:
+async def until_knows(observer: Observer, telling: Telling) -> None:
+    """Return once it has seen all that was told so far, by whomever."""
+    while observer.versions[-1:] != [telling.version(observer.task_id)]:
         observer.news.clear()
         await observer.news.wait()
 
@@ -106,21 +118,15 @@ async def test_nothing_is_lost_between_any_two_steps(way: Way, dies: bool) -> No
     for number in range(1, STEPS):
         world = World(InMemory())
         telling = Telling(world, history)
-
-        async def hook(replica: Replica) -> None:
-            await telling.more()
-            if dies:
-                await world.dies_here(replica)
-
-        world.steps.hooks = {number: hook}
+        world.steps.hooks = {number: telling.harm if dies else telling.hook}
         async with asyncio.timeout(BOUND_S), world.open():
             await telling.more(2)
             began_at = telling.version("task")
             async with watched(way, world, "task") as (observer, _):
-                await until_knows(observer, began_at)
+                await until_knows(observer, telling)
                 while not telling.is_over:
                     await telling.more()
-                    await until_knows(observer, telling.version("task"))
+                    await until_knows(observer, telling)
             judge(history, observer, began_at)
 
 
@@ -139,6 +145,20 @@ async def test_a_watch_after_the_end_gets_the_rest_and_ends(way: Way) -> None:
             assert [dict(state.task) for state in observer.seen] == [
                 told[version] for version in observer.versions
             ]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=ids_of_ways)
+async def test_who_claims_to_know_more_than_there_is_still_hears_of_the_end(way: Way) -> None:
+    history = unroll(["task"], [ANN], [STARTS, PROGRESSES])
+    async with asyncio.timeout(BOUND_S), World(InMemory()).open() as world:
+        telling = Telling(world, history)
+        await telling.more(2)
+        async with watched(way, world, "task", 99) as (observer, _):
+            await until_true(lambda: world.steps.count > 0)  # it has asked
+            await telling.more(len(history.steps))
+        async with watched(way, world, "task", 99) as (late, _):
+            pass
+    assert observer.versions == late.versions == []
 
 
 @pytest.mark.promise("deliveries-keep-one-promise")
@@ -163,7 +183,7 @@ async def test_frames_say_what_was_agreed_first_and_that_it_is_over_last(
                 fates = example.signals[telling.number % len(example.signals)]
                 await store.fate(fates)
                 await telling.more()
-                await asyncio.sleep(0)  # noqa: TID251 - a turn, no time
+                await turns()
             await store.settle()
         agreed, *changes, end = reading.result()
     assert agreed["method"] == "notifications/subscriptions/acknowledged"
@@ -269,8 +289,7 @@ async def test_a_seat_that_is_taken_is_refused_and_a_cut_gives_it_back(way: Way)
         await sit(1)
         assert "3 watches of this process" in await refusal(1)
         leaving.wire.cut()
-        while limits.open_count == 3:
-            await asyncio.sleep(0)  # noqa: TID251 - a turn; the whole is bounded
+        await until_true(lambda: limits.open_count < 3)
         await sit(1)
         assert limits.open_count == 3
 
@@ -293,12 +312,11 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
         ):
             for _ in range(12):
                 await telling.more()
-                await until_knows(fast, telling.version("task"))
+                await until_knows(fast, telling)
             assert limits.open_count == 2  # the slow one is still held up, and held up nobody
             assert slow.versions[-1:] < fast.versions[-1:]
             with anyio.fail_after(TAKE_S_MAX + 2):
-                while limits.open_count == 2:
-                    await asyncio.sleep(0.01)  # noqa: TID251 - what is cut off tells nobody
+                await until_true(lambda: limits.open_count < 2)
             theirs.wire.flowing.set()
             await telling.more(len(history.steps))
         judge(history, fast, 1)

@@ -25,7 +25,7 @@ from outlast.tests.domain.given import (
     starts,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("twins-keep-the-same-contract")]
 
 SHORT_S = 0.2
 LONG_S = 60.0

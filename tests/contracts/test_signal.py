@@ -8,7 +8,7 @@ from outlast.domain.ports import Wakeup
 from outlast.tests.contracts.stores import Ports, happens, open_task, progresses
 from outlast.tests.domain.given import DEPLOY, YES, answers, asks, completes, loses, starts
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("twins-keep-the-same-contract")]
 
 BOUND_S = 10.0
 SHORT_S = 0.05

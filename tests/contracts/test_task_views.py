@@ -32,7 +32,7 @@ from outlast.tests.domain.given import (
     stops,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("twins-keep-the-same-contract")]
 
 ROUNDS = 25
 

@@ -196,6 +196,12 @@ def test_no_retry_after_brings_down_the_sender(value: str):
 # Many at once
 
 
+async def until_asked(served: Endpoint, times: int) -> None:
+    with anyio.fail_after(PATIENCE_S):
+        while len(served.seen) < times:
+            await anyio.lowlevel.checkpoint()
+
+
 async def test_one_connection_serves_one_post_after_another(client):
     long = b"thanks" * 2_500  # together more than one reply may have
     async with endpoint(saying(reply(200, body=long))) as served:
@@ -242,6 +248,7 @@ async def test_a_dead_endpoint_delays_nobody_but_itself():
     ):
         for _ in range(20):
             tasks.start_soon(to_the_dead, client, grave)
+        await until_asked(grave, 2)
         outcomes.append(await post(client, at(served)))
         assert dead == []  # while all of them were still waiting
         with anyio.fail_after(PATIENCE_S):
@@ -273,9 +280,7 @@ async def test_a_post_that_is_cancelled_gives_its_place_back():
             await client.post(at(grave), BODY, HEADERS)
         assert impatience.cancelled_caught
         tasks.start_soon(client.post, at(grave), BODY, HEADERS)
-        with anyio.fail_after(PATIENCE_S):
-            while len(grave.seen) < 2:
-                await anyio.lowlevel.checkpoint()
+        await until_asked(grave, 2)
         tasks.cancel_scope.cancel()
 
 

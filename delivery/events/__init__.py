@@ -1,1 +1,0 @@
-"""Events of tasks by the Triggers & Events draft: types, cursors, poll and stream."""
