@@ -18,6 +18,7 @@ class Promise:
 
 TASKS = "Tasks extension"
 DURABLE_CORE = "Issue 1, the durable core"
+DELIVERY = "Issue 2, the delivery layer"
 DESIGN = "docs/architecture.md"
 
 PROMISES = (
@@ -203,6 +204,22 @@ PROMISES = (
         "legacy-task-field-is-ignored",
         "The old params.task field neither opts in nor is refused.",
         f"{TASKS}: Backwards Compatibility",
+    ),
+    # Delivery
+    Promise(
+        "deliveries-keep-one-promise",
+        "Every way tells each change after the given version, in order, and then the end.",
+        f"{DELIVERY}: the promise",
+    ),
+    Promise(
+        "watchers-see-only-their-own",
+        "A watch tells nothing of another owner's task, nor whether there is one.",
+        f"{DELIVERY}: the promise",
+    ),
+    Promise(
+        "slow-reader-is-cut-off-and-loses-nothing",
+        "A reader that stops reading is cut off, slows nobody, and gets the rest when it returns.",
+        f"{DELIVERY}: listen",
     ),
     # People and code
     Promise(

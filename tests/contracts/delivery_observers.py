@@ -30,9 +30,17 @@ class Client:
     wire: Wire
     remote: Remote
 
+    def listen_request(self, *task_ids: str) -> Json:
+        return self.remote.message(LISTEN, listen_params(dict.fromkeys(task_ids, 0)))
+
+    def socket(self) -> connect:
+        return connect(
+            self.wire.socket_url, additional_headers=dict(self.remote.headers), proxy=None
+        )
+
     async def frames(self, way: "Way", *task_ids: str) -> AsyncGenerator[Json]:
         """Every message of one listen request, until its answer or the end of its connection."""
-        request = self.remote.message(LISTEN, listen_params(dict.fromkeys(task_ids, 0)))
+        request = self.listen_request(*task_ids)
         async with aclosing(way.messages(self, request)) as messages:
             async for message in messages:
                 yield message
@@ -97,8 +105,7 @@ async def _streamed(client: Client, request: Json) -> AsyncGenerator[Json]:
 
 
 async def _socketed(client: Client, request: Json) -> AsyncGenerator[Json]:
-    headers = dict(client.remote.headers)
-    async with connect(client.wire.socket_url, additional_headers=headers, proxy=None) as socket:
+    async with client.socket() as socket:
         await socket.send(orjson.dumps(request).decode())
         async for text in socket:
             message = orjson.loads(text)

@@ -15,7 +15,7 @@ import uvicorn
 from outlast.adapters import codec
 from outlast.adapters.bus import Bus
 from outlast.adapters.memory import MemoryAnnouncements, MemoryStore
-from outlast.delivery import polling, source
+from outlast.delivery import follow, polling, source
 from outlast.delivery.feed import Feed
 from outlast.delivery.limits import WatchLimits
 from outlast.delivery.listen import Listening, ListenMethod
@@ -357,9 +357,11 @@ async def until_true(holds: Callable[[], bool]) -> None:
 
 @contextlib.contextmanager
 def without_pauses() -> Iterator[None]:
-    """Clients that come back, and poll, at once: a test would only wait for them."""
+    """Who would try again later tries again at once; and a poll brings few changes at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "BACKOFF_S_FIRST", 0.002)
         patch.setattr(source, "BACKOFF_S_MAX", 0.02)
+        patch.setattr(follow, "RETRY_S", 0.01)
         patch.setattr(polling, "INTERVAL_MS_MIN", 2)
+        patch.setattr(polling, "CHANGES_MAX", 3)
         yield

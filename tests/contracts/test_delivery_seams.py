@@ -1,6 +1,7 @@
 """The promise of delivery at its seams: between two steps, before and after, at the limits."""
 
 import asyncio
+import json
 import random
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -75,14 +76,19 @@ class Telling:
             self.number += 1
             await self._world.store.log.append(step.before, step.events)
 
-    async def hook(self, _replica: Replica) -> None:
-        """Between two steps of a server."""
+    async def change(self, _replica: Replica) -> None:
+        """A hook: the next step happens between two of a server's."""
         await self.more()
 
-    async def harm(self, replica: Replica) -> None:
+    async def crash(self, replica: Replica) -> None:
         """The same, and the server goes no further."""
         await self.more()
         await self._world.dies_here(replica)
+
+    async def failure(self, _replica: Replica) -> None:
+        """The same, and the store is away for what the server was about to do."""
+        await self.more()
+        raise errors.StoreUnavailable
 
     @property
     def is_over(self) -> bool:
@@ -111,14 +117,14 @@ async def watched(
 
 
 @pytest.mark.promise("deliveries-keep-one-promise")
-@pytest.mark.parametrize("dies", [False, True], ids=["a change", "a change and a crash"])
+@pytest.mark.parametrize("harm", ["change", "crash", "failure"])
 @pytest.mark.parametrize("way", WAYS, ids=ids_of_ways)
-async def test_nothing_is_lost_between_any_two_steps(way: Way, dies: bool) -> None:
+async def test_nothing_is_lost_between_any_two_steps(way: Way, harm: str) -> None:
     history = unroll(["task"], [ANN], [STARTS, *[PROGRESSES] * 3])
     for number in range(1, STEPS):
         world = World(InMemory())
         telling = Telling(world, history)
-        world.steps.hooks = {number: telling.harm if dies else telling.hook}
+        world.steps.hooks = {number: getattr(telling, harm)}
         async with asyncio.timeout(BOUND_S), world.open():
             await telling.more(2)
             began_at = telling.version("task")
@@ -340,6 +346,35 @@ def lengthy(history: History) -> History:
         assert after is not None
         steps[number] = replace(step, before=before, events=events, after=after)
     return History(tuple(steps))
+
+
+async def test_watches_on_one_socket_are_told_apart_by_their_requests() -> None:
+    history = unroll(["one", "two"], [ANN, ANN], [(0, 0), (1, 0), (0, 0), (1, 0)])
+    ids: dict[str | int, str] = {"a": "one", 7: "two", "7": "two"}
+    async with asyncio.timeout(BOUND_S), World(InMemory()).open() as world:
+        telling = Telling(world, history)
+        await telling.more(2)
+        async with client(world, 0) as ours, ours.socket() as socket:
+            for request_id, task_id in ids.items():
+                await socket.send(json.dumps({**ours.listen_request(task_id), "id": request_id}))
+            messages = [json.loads(await socket.recv()) for _ in ids]  # who was agreed with
+            await telling.more(len(history.steps))
+            while [message.get("id") for message in messages].count(None) > len(messages) - 3:
+                messages.append(json.loads(await socket.recv()))
+    for request_id, task_id in ids.items():
+        metas = [(m.get("params") or m["result"])["_meta"] for m in messages]
+        own = [
+            message
+            for message, meta in zip(messages, metas, strict=True)
+            if meta[SUBSCRIPTION_META_KEY] == request_id
+            and type(meta[SUBSCRIPTION_META_KEY]) is type(request_id)
+        ]
+        agreed, *changes, end = own
+        assert agreed["params"]["notifications"] == {"taskIds": [task_id]}
+        versions = [change["params"]["_meta"][VERSION_META_KEY] for change in changes]
+        assert versions == list(range(versions[0], max(history.told(task_id)) + 1))
+        assert {change["params"]["taskId"] for change in changes} == {task_id}
+        assert end["id"] == request_id
 
 
 @pytest.mark.parametrize("end", ["cancelled", "close"])

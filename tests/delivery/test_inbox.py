@@ -98,9 +98,10 @@ async def test_ids_are_kept_for_a_week_and_a_day_after_which_they_go(
     await inbox.store("sub_1", "evt_1", None, b"{}")
     await finish(inbox)
     time.now += timedelta(days=7, hours=23)
+    await inbox.store("sub_1", "evt_2", None, b"{}")
     assert not await inbox.store("sub_1", "evt_1", None, b"{}")
     time.now += timedelta(hours=2)
-    await inbox.store("sub_1", "evt_2", None, b"{}")
+    await inbox.store("sub_1", "evt_3", None, b"{}")
     assert await inbox.store("sub_1", "evt_1", None, b"{}")
 
 

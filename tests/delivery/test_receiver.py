@@ -1,73 +1,39 @@
-"""The receiver over real HTTP: what it takes, what it refuses, and what a crash may repeat."""
+"""The receiver over real HTTP: what it takes and what it refuses."""
 
-import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
 import anyio.abc
-import httpx2
 import pytest
 
 from outlast.adapters.inbox import SqliteInbox
 from outlast.delivery.webhook import receiver as module, signing
-from outlast.delivery.webhook.keyring import EXPECTED_MAX, MemoryKeyring
+from outlast.delivery.webhook.keyring import EXPECTED_MAX
 from outlast.delivery.webhook.receiver import Received, Receiver
 from outlast.domain import errors
-from outlast.tests.acceptance.waiting import until, until_file_says
-from outlast.tests.delivery.posting import Sender, event, now, served, signed
-from outlast.tests.support.serving import free_port
+from outlast.tests.acceptance.waiting import until
+from outlast.tests.delivery.posting import event, now, served, signed
+from outlast.tests.delivery.receiving import (
+    NEW_SECRET,
+    PATIENCE_S,
+    SECRET,
+    STRANGER,
+    Half,
+    receiving,
+)
 
 pytestmark = pytest.mark.anyio
 
-PROCESS = Path(__file__).with_name("receiving_process.py")
-SECRET, NEW_SECRET, STRANGER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
 CHALLENGE = {"type": "verification", "challenge": "nonce-1"}
-PATIENCE_S = 10.0
-
-
-@dataclass
-class Half:
-    """A receiver that is being served, and all it is made of."""
-
-    receiver: Receiver
-    inbox: SqliteInbox
-    keyring: MemoryKeyring
-    post: Sender
-
-    async def take(self, count: int) -> list[Received]:
-        """The next so many that are handed on; all of them are done."""
-        found: list[Received] = []
-        with anyio.fail_after(PATIENCE_S):
-            changes = self.receiver.received()
-            async for received in changes:
-                found.append(received)
-                if len(found) == count:
-                    break
-            await changes.aclose()
-        for number, *_ in await self.inbox.waiting(1):
-            await self.inbox.done(number)
-        return found
-
-    async def waiting(self) -> list[str]:
-        return [webhook_id for _, _, webhook_id, _ in await self.inbox.waiting(1000)]
 
 
 @pytest.fixture
 async def half(tmp_path: Path) -> AsyncGenerator[Half]:
-    keyring = MemoryKeyring()
-    keyring.bind("sub_1", SECRET)
-    inbox = await SqliteInbox.open(tmp_path / "inbox.db", now)
-    receiver = Receiver(inbox, keyring, now)
-    async with (
-        served(receiver) as url,
-        httpx2.AsyncClient(trust_env=False) as client,
-    ):
-        yield Half(receiver, inbox, keyring, Sender(client, url, SECRET))
-    await inbox.close()
+    async with receiving(tmp_path) as served_half:
+        yield served_half
 
 
 # What is taken
@@ -314,6 +280,15 @@ async def test_a_signed_body_that_is_no_delivery_is_malformed(half: Half, body: 
     assert await half.waiting() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("webhook-timestamp", "soon"), ("webhook-id", "evt 1"), ("webhook-id", "é")]
+)
+async def test_an_id_or_a_timestamp_that_is_none_is_malformed(half: Half, name: str, value: str):
+    headers = {**signed(SECRET, "sub_1", "evt_1", b"{}"), name: value.encode()}
+    answer = await half.post.client.post(half.post.url, content=b"{}", headers=headers)
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 async def test_only_posts_are_taken(half: Half, method: str):
     answer = await half.post.client.request(method, half.post.url)
@@ -330,11 +305,12 @@ async def test_a_body_beyond_the_limit_is_refused_and_one_at_the_limit_is_not(ha
 
 @asynccontextmanager
 async def half_a_request(half: Half) -> AsyncGenerator[anyio.abc.ByteStream]:
-    """A connection on which a signed delivery has begun, and its body stays away."""
+    """A connection on which all of a delivery has come but the end that it announced."""
     host, port = half.post.url.split("/")[2].split(":")
-    headers = signed(SECRET, "sub_1", "evt_9", b"{}")
+    body = b'{"eventId":"evt_9","name":"n"}'
+    headers = {**signed(SECRET, "sub_1", "evt_9", body), "content-length": str(len(body) + 1)}
     lines = [f"{name}: {value}" for name, value in headers.items()]
-    request = ["POST / HTTP/1.1", "host: x", "content-length: 2", *lines, "", "{"]
+    request = ["POST / HTTP/1.1", "host: x", *lines, "", body.decode()]
     async with await anyio.connect_tcp(host, int(port)) as stream:
         await stream.send("\r\n".join(request).encode())
         yield stream
@@ -385,117 +361,3 @@ async def test_a_server_signature_is_asked_for_where_the_server_is_known(
         stamp = int(headers["webhook-timestamp"])
         headers["webhook-signature"] += " " + server.sign("evt_1", stamp, body)
         assert (await half.post.client.post(url, content=body, headers=headers)).status_code == 204
-
-
-# Faults
-
-
-@dataclass
-class FaultyInbox:
-    """An inbox whose store has a plan for each call; afterwards it is as the real one."""
-
-    inbox: SqliteInbox
-    plan: list[str]
-    gate: anyio.Event = field(default_factory=anyio.Event)
-    at_gate: anyio.Event = field(default_factory=anyio.Event)
-
-    async def store(
-        self, subscription_id: str, webhook_id: str, cursor: str | None, body: bytes
-    ) -> bool:
-        step = self.plan.pop(0) if self.plan else ""
-        if step == "away":
-            raise errors.StoreUnavailable
-        if step == "gate":
-            self.at_gate.set()
-            await self.gate.wait()
-        is_new = await self.inbox.store(subscription_id, webhook_id, cursor, body)
-        if step == "crash":
-            raise RuntimeError("after the commit, before the answer")
-        return is_new
-
-    async def waiting(self, limit: int) -> Sequence[tuple[int, str, str, bytes]]:
-        return await self.inbox.waiting(limit)
-
-    async def done(self, number: int) -> None:
-        await self.inbox.done(number)
-
-    async def cursor_of(self, subscription_id: str) -> str | None:
-        return await self.inbox.cursor_of(subscription_id)
-
-
-async def test_nothing_is_acknowledged_while_the_store_is_away(half: Half):
-    async with served(Receiver(FaultyInbox(half.inbox, ["away"]), half.keyring, now)) as url:
-        post = Sender(half.post.client, url, SECRET)
-        assert (await post(event(1))).status_code == 503
-        assert (await post(event(1))).status_code == 204
-    assert await half.waiting() == ["evt_1"]
-
-
-async def test_a_crash_between_commit_and_answer_repeats_nothing(half: Half):
-    async with served(Receiver(FaultyInbox(half.inbox, ["crash"]), half.keyring, now)) as url:
-        post = Sender(half.post.client, url, SECRET)
-        assert (await post(event(1))).status_code == 500
-        assert await half.waiting() == ["evt_1"]
-        assert (await post(event(1))).status_code == 204
-    assert await half.waiting() == ["evt_1"]
-
-
-async def test_the_answer_waits_for_the_commit(half: Half):
-    faulty = FaultyInbox(half.inbox, ["gate"])
-    answers: list[int] = []
-    async with served(Receiver(faulty, half.keyring, now)) as url:
-
-        async def post() -> None:
-            answers.append((await Sender(half.post.client, url, SECRET)(event(1))).status_code)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(post)
-            with anyio.fail_after(PATIENCE_S):
-                await faulty.at_gate.wait()
-            # Time for an answer that should not be there: another whole exchange.
-            assert (await half.post(event(2), "evt_2")).status_code == 204
-            assert answers == []
-            faulty.gate.set()
-    assert answers == [204]
-    assert await half.waiting() == ["evt_2", "evt_1"]
-
-
-@asynccontextmanager
-async def running(command: list[str], port: int) -> AsyncGenerator[anyio.abc.Process]:
-    """A receiving process that listens; it is gone at the end."""
-    process = await anyio.open_process(command, stdin=None, stdout=None, stderr=None)
-
-    async def listens() -> bool:
-        assert process.returncode is None
-        try:
-            await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
-        except OSError:
-            return False
-        return True
-
-    try:
-        await until(listens, 3 * PATIENCE_S)
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        with anyio.fail_after(PATIENCE_S):
-            await process.wait()
-
-
-@pytest.mark.parametrize("step", ["before-store", "after-store"])
-async def test_a_killed_process_hands_on_once_what_is_sent_again(tmp_path: Path, step: str):
-    port, handed_on = free_port(), tmp_path / "handed-on"
-    known = ("sub_1", signing.spell_secret(SECRET))
-    command = [sys.executable, str(PROCESS), str(port), str(tmp_path / "inbox.db"), str(handed_on)]
-    async with httpx2.AsyncClient(trust_env=False) as client:
-        post = Sender(client, f"http://127.0.0.1:{port}/", SECRET)
-        async with running([*command, *known, step], port) as process:
-            with pytest.raises(httpx2.TransportError):
-                await post(event(1))
-            with anyio.fail_after(PATIENCE_S):
-                assert await process.wait() == -9
-        async with running([*command, *known], port):
-            for number in (1, 1, 2):
-                assert (await post(event(number), f"evt_{number}")).status_code == 204
-            await until_file_says(handed_on, "evt_1\nevt_2\n", PATIENCE_S)

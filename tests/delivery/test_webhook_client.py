@@ -234,7 +234,7 @@ async def test_fifty_posts_at_once_share_a_few_connections():
 
 
 async def test_a_dead_endpoint_delays_nobody_but_itself():
-    limits = Limits(per_host=2, in_all=4, place_s=1)
+    limits = Limits(per_host=2, in_all=4, place_s=2)
     dead, outcomes = [], []
 
     async def to_the_dead(client: WebhookClient, served: Endpoint) -> None:
@@ -273,15 +273,13 @@ async def test_a_full_house_makes_room_by_closing_what_is_idle():
 async def test_a_post_that_is_cancelled_gives_its_place_back():
     async with (
         endpoint(silent) as grave,
-        dev_client(Limits(per_host=1, place_s=5)) as client,
-        anyio.create_task_group() as tasks,
+        dev_client(Limits(per_host=1, in_all=1, place_s=PATIENCE_S)) as client,
     ):
-        with anyio.move_on_after(0.1) as impatience:
-            await client.post(at(grave), BODY, HEADERS)
-        assert impatience.cancelled_caught
-        tasks.start_soon(client.post, at(grave), BODY, HEADERS)
-        await until_asked(grave, 2)
-        tasks.cancel_scope.cancel()
+        for times in (1, 2):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(client.post, at(grave), BODY, HEADERS)
+                await until_asked(grave, times)
+                tasks.cancel_scope.cancel()
 
 
 def test_the_limits_are_those_that_were_promised():
