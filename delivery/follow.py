@@ -31,6 +31,7 @@ async def follow(
                     async with aclosing(_advance(feed, places, task_id)) as news:
                         async for change in news:
                             yield change
+                            del change  # while all is quiet, nothing is held
                     looks.discard(task_id)
                 away_s = 0.0
             except errors.StoreUnavailable:

@@ -52,7 +52,8 @@ class Frames:
     """The messages of one subscription. Its id keeps the JSON type that the client gave it."""
 
     def __init__(self, subscription: RequestId) -> None:
-        self._id = orjson.dumps(subscription)
+        # A copy: the encoder's own bytes keep its whole buffer, four kilobytes for each watch.
+        self._id = bytes(memoryview(orjson.dumps(subscription)))
         self._meta = b'"' + SUBSCRIPTION_META_KEY.encode() + b'":' + self._id
 
     def acknowledged(self, agreed: Mapping[str, Any]) -> bytes:

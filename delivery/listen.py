@@ -6,14 +6,15 @@ subscription's place in each task is kept by the stream, and by the client when 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ..domain import errors
 from ..domain.extension import REQUIRED_CAPABILITIES
 from ..domain.ports import Announcements, Signal, Wakeup
+from .bells import Bell, Clock, Closing
 from .feed import Feed
 from .follow import RECHECK_S, follow
 from .frames import (
@@ -42,8 +43,9 @@ from .port import (
 from .remote import Remote, result_of
 from .source import INVALID_PARAMS, Backoff, Place
 
-KEEP_ALIVE_S = 15.0  # well under the 30 to 60 s after which proxies drop a quiet connection
 FOREVER_S = 3600.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class Listening:
     announcements: Announcements
     limits: WatchLimits
     recheck_s: float = RECHECK_S
-    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: Closing = field(default_factory=Closing)
+    clock: Clock = field(default_factory=Clock)
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,7 @@ class ListenWatch:
     ) -> None:
         self._listening, self._frames, self._seat = listening, frames, seat
         self._after, self._agreed = after, agreed
+        self._bell, self._is_closed = Bell(), False
 
     @property
     def receipt(self) -> Receipt:
@@ -156,8 +160,10 @@ class ListenWatch:
         return Receipt(tuple(self._after))
 
     async def close(self) -> None:
-        """See `OpenWatch.close`."""
+        """See `OpenWatch.close`. The frames end, and without a result."""
         self._seat.give_back()
+        self._is_closed = True
+        self._bell.ring()
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """See `OpenWatch.frames`. An empty frame says that all is quiet."""
@@ -168,7 +174,9 @@ class ListenWatch:
             async with aclosing(self._until_closing(heard, forever=bool(topics))) as news:
                 async for frame in news:
                     yield frame
-        yield self._frames.ended()
+                    del frame  # while all is quiet, nothing is held
+        if not self._is_closed:
+            yield self._frames.ended()
 
     def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = dict.fromkeys(sorted(self._agreed.lists), True)
@@ -180,34 +188,31 @@ class ListenWatch:
 
     async def _until_closing(self, heard: Wakeup, *, forever: bool) -> AsyncGenerator[bytes]:
         """Changes and announcements, until the tasks have ended (and nothing else is heard)."""
-        shared = self._listening
+        shared, bell = self._listening, self._bell
         changes = follow(shared.feed, shared.signal, self._after, shared.recheck_s)
-        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        closing = asyncio.ensure_future(self._listening.closing.wait())
-        change = asyncio.ensure_future(anext(changes, None))
-        news = asyncio.ensure_future(heard.wait(FOREVER_S)) if forever else never
+        change = _ringing(bell, anext(changes, None))
+        news = _ringing(bell, heard.wait(FOREVER_S)) if forever else None
         try:
-            while not closing.done():
-                waits = {closing, change, news}
-                done, _ = await asyncio.wait(
-                    waits, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if not done:
-                    yield KEEP_ALIVE
-                if news in done:
-                    for topic in heard.take():
-                        yield self._announced(topic)
-                    news = asyncio.ensure_future(heard.wait(FOREVER_S))
-                if change in done and (item := change.result()) is not None:
-                    yield self._frames.changed(item)
-                    change = asyncio.ensure_future(anext(changes, None))
-                elif change in done:
-                    if not forever:
+            with shared.closing.ringing(bell), shared.clock.ringing(bell):
+                while not (shared.closing.is_set() or self._is_closed):
+                    await bell.wait()
+                    if bell.take_due():
+                        yield KEEP_ALIVE
+                    if news is not None and news.done():
+                        for topic in heard.take():
+                            yield self._announced(topic)
+                        news = _ringing(bell, heard.wait(FOREVER_S))
+                    if change is not None and change.done():
+                        item = change.result()
+                        change = _ringing(bell, anext(changes, None)) if item else None
+                        if item is not None:
+                            yield self._frames.changed(item)
+                        del item
+                    if change is None and not forever:
                         return
-                    change = never
         finally:
             try:
-                await _stop(closing, change, news)
+                await _stop(*filter(None, (change, news)))
             finally:
                 await changes.aclose()
 
@@ -268,6 +273,12 @@ def told_state(message: Mapping[str, Any], task_id: str) -> TaskState | None:
     elif message.get("method") == TASK_CHANGED and params.get("taskId") == task_id:
         return task_state(params)
     return None
+
+
+def _ringing(bell: Bell, work: Awaitable[T]) -> "asyncio.Future[T]":
+    future = asyncio.ensure_future(work)
+    future.add_done_callback(bell.ring)
+    return future
 
 
 async def _stop(*waits: "asyncio.Future[Any]") -> None:

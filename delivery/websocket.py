@@ -8,7 +8,7 @@ the request's id. Where a watch is, the client knows: it comes back with its ver
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import websockets
@@ -18,7 +18,7 @@ from ..domain import errors
 from .frames import LISTEN, RequestId, TaskState
 from .listen import listen_params, told_state
 from .port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
-from .remote import CONNECT_S_MAX, FRAME_BYTES_MAX, Remote
+from .remote import CONNECT_S_MAX, FRAME_BYTES_MAX, Remote, message_in
 from .source import Backoff, Place
 
 CLOSE_S_MAX = 1.0  # what a closing handshake may take: the watch has ended anyway
@@ -140,7 +140,7 @@ class WebSocketSource:
         request = self._remote.message(LISTEN, listen_params({task_id: after}))
         await connection.send(orjson.dumps(request).decode())
         async for text in connection:
-            message = cast(dict[str, Any], orjson.loads(text))
+            message = message_in(text)
             state = told_state(message, task_id)
             if state is not None:
                 yield state

@@ -186,14 +186,17 @@ def stop(task: Task, attempt: int, now: datetime) -> Events:
     return (_cancelled(task, now),)
 
 
-def lose_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
+def lose_work(
+    task: Task, attempt: int, why: str, now: datetime, *, was_told: bool = False
+) -> Events:
     """An attempt is gone without an outcome: run again when that is safe, else a clear error.
 
     Safe is what the policy or the tool's hints call safe, and what resumes from a checkpoint.
+    A worker that was told to stop does not count towards LOSSES_MAX.
     Raises TaskAlreadyEnded, StaleAttempt.
     """
     _refuse_stale(task, attempt)
-    lost = events.WorkLost(*_next(task, now), attempt, why)
+    lost = events.WorkLost(*_next(task, now), attempt, why, was_told=was_told)
     after = evolve(task, lost)
     if task.cancel_requested:
         return (lost, _cancelled(after, now))

@@ -118,7 +118,8 @@ class CancelRequested(TaskEvent):
 class WorkLost(TaskEvent):
     """An attempt ended without an outcome: its worker died, stalled or was shut down.
 
-    `was_sent` is False when the call certainly never reached the upstream.
+    `was_sent` is False when the call certainly never reached the upstream; `was_told` is True when
+    the worker was told to stop, so that the task cannot have been what ended it.
     """
 
     TOPIC: ClassVar[str] = "task.work_lost"
@@ -126,6 +127,7 @@ class WorkLost(TaskEvent):
     attempt: int
     why: str
     was_sent: bool = True
+    was_told: bool = False
 
 
 @dataclass(frozen=True)

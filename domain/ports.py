@@ -76,7 +76,8 @@ class Dispatcher(Protocol):
     """Who may try to run what. A wake-up, not an authority: `WorkStarted` in the event log decides.
 
     A task is queued by the append that makes it runnable and leaves the queue by the append that
-    parks or ends it. A lease that runs out makes the task claimable again: its worker is lost.
+    parks or ends it. A lease that runs out makes the task claimable again: its worker is lost. Who
+    has just come, or come back, first lets the living renew: an outage ends leases, not workers.
     """
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:

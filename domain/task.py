@@ -197,7 +197,7 @@ def _(_event: events.CancelRequested, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.WorkLost, task: Task) -> Task:
-    return replace(task, worker=None, losses=task.losses + event.was_sent)
+    return replace(task, worker=None, losses=task.losses + (event.was_sent and not event.was_told))
 
 
 @_apply.register

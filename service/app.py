@@ -18,14 +18,17 @@ WEBSOCKET_PATH = "/ws"
 
 @dataclass(frozen=True)
 class Parts:
-    """What an application is made of; `running` holds all that must be opened and closed,
-    and `end_watches` ends open streams gracefully, before the server waits for its connections."""
+    """What an application is made of.
+
+    `running` holds all that must be opened and closed; `wind_down` ends open streams and the
+    claiming of work, before the server waits for requests in flight.
+    """
 
     endpoint: Endpoint
     socket: Socket
     is_ready: Callable[[], Awaitable[bool]]
     running: Callable[[], AbstractAsyncContextManager[None]]
-    end_watches: Callable[[], None]
+    wind_down: Callable[[], None]
 
 
 def assemble(parts: Parts) -> FastAPI:

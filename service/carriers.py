@@ -27,26 +27,30 @@ class FrameResponse(Response):
 
         So a client can tell it from one that has ended: that one's last frame is its result.
         """
-        sending = asyncio.create_task(self._send(send))
-        gone = asyncio.create_task(disconnected(receive))
+        gone = asyncio.create_task(self._close_once_gone(receive))
         try:
-            await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+            await self._send(send)
         finally:
-            for task in (sending, gone):
-                task.cancel()
+            gone.cancel()
             await self._watch.close()  # before a wait that may itself be cancelled
-            outcome, _ = await asyncio.gather(sending, gone, return_exceptions=True)
-        if isinstance(outcome, Exception):
-            raise outcome
+            await asyncio.gather(gone, return_exceptions=True)
+
+    async def _close_once_gone(self, receive: Receive) -> None:
+        await disconnected(receive)
+        await self._watch.close()  # its frames end, and so does the sending
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with contextlib.aclosing(self._watch.frames()) as frames:
             async for frame in frames:
-                async with asyncio.timeout(TAKE_S_MAX):
+                # No timer for a sign of life: ten thousand streams give one every 25 s, and for the
+                # few bytes of theirs that a stuck reader could hold up the kernel's own limit is
+                # enough.
+                async with asyncio.timeout(TAKE_S_MAX if frame else None):
                     await send(
                         {"type": "http.response.body", "body": event(frame), "more_body": True}
                     )
+                del frame  # while all is quiet, nothing is held
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -320,7 +320,10 @@ class Run:
         if self._interrupted is Interrupt.CANCEL:
             await self._finish(lambda task: decisions.stop(task, self._attempt, self._now()))
             return
-        await self._finish(lambda task: decisions.lose_work(task, self._attempt, why, self._now()))
+        told = self._interrupted is Interrupt.SHUTDOWN
+        await self._finish(
+            lambda task: decisions.lose_work(task, self._attempt, why, self._now(), was_told=told)
+        )
 
     async def _finish(self, wish: Callable[[Task], Events]) -> None:
         await self._record(wish)

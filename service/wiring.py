@@ -147,6 +147,11 @@ async def parts(settings: Settings, config: Config, built: Built) -> Parts:
         WatchLimits(settings.watches, settings.watches_per_owner),
     )
     listener = ListenMethod(listening)
+
+    def wind_down() -> None:
+        listening.closing.set()
+        built.worker.stop_claiming()
+
     endpoint = Endpoint(
         _methods(config, built, StateSeal(key), PollingMethod(feed)),
         listener,
@@ -161,7 +166,7 @@ async def parts(settings: Settings, config: Config, built: Built) -> Parts:
         socket,
         built.is_ready,
         lambda: built.running(settings.drain_s),
-        listening.closing.set,
+        wind_down,
     )
 
 

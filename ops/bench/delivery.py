@@ -244,7 +244,9 @@ async def latency(url: str, folder: Path, wanted: argparse.Namespace) -> dict[st
     finally:
         log.close()
     seen = {(task, v): at for task, pairs in arrived.items() for v, at in pairs}
-    met = [(seen[key] - begun, seen[key] - end) for key, (begun, end) in stamps.items() if key in seen]
+    met = [
+        (seen[key] - begun, seen[key] - end) for key, (begun, end) in stamps.items() if key in seen
+    ]
     whole = [a / 1e6 for a, _ in met]
     after = [b / 1e6 for _, b in met]
     return {
@@ -341,7 +343,10 @@ def main() -> int:
     wanted = arguments()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    with tempfile.TemporaryDirectory(prefix="ol-bench-") as folder, database(wanted.database_url) as url:
+    with (
+        tempfile.TemporaryDirectory(prefix="ol-bench-") as folder,
+        database(wanted.database_url) as url,
+    ):
         figures = asyncio.run(measured(url, Path(folder), wanted))
     all_met = show(figures)
     wanted.out.parent.mkdir(parents=True, exist_ok=True)

@@ -78,9 +78,7 @@ async def opened(port: int, task_ids: list[str]) -> list[Listener]:
 
     async def one(task_id: str) -> Listener:
         async with gate:
-            _, listener = await loop.create_connection(
-                lambda: Listener(task_id), "127.0.0.1", port
-            )
+            _, listener = await loop.create_connection(lambda: Listener(task_id), "127.0.0.1", port)
             await listener.has_state
             return listener
 

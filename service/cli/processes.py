@@ -110,7 +110,7 @@ async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> N
         address = _address(listener)
         running = asyncio.create_task(server.serve([listener]))
         await _first_of(running, stop, _announced(server, address))
-        parts.end_watches()
+        parts.wind_down()
         server.should_exit = True
         await running
 

@@ -110,7 +110,7 @@ async def until_work_begins(chaos: Cluster) -> None:
 @pytest.mark.promise("answered-is-never-asked-again")
 async def test_every_acknowledged_task_ends_once_whatever_is_killed(chaos: Cluster, client: Client):
     seed = int(os.environ.get("OUTLAST_CHAOS_SEED", random.SystemRandom().randrange(10**9)))
-    print(f"OUTLAST_CHAOS_SEED={seed} OUTLAST_CHAOS_ROUNDS={ROUNDS}")  # noqa: T201
+    print(f"OUTLAST_CHAOS_SEED={seed} OUTLAST_CHAOS_ROUNDS={ROUNDS}")
     chance, began_at = random.Random(seed), now()
     owner, nodes = Owner(chaos, client, chance), [chaos.serve(), chaos.worker()]
     for node in nodes:
@@ -129,9 +129,9 @@ async def test_every_acknowledged_task_ends_once_whatever_is_killed(chaos: Clust
                 for key, tool in plan[share]:
                     driving.start_soon(drive, key, tool)
                 await kill_and_start_again(chaos, chance.choice(nodes), chance)
-            print(f"{TASKS} tasks, {ROUNDS} kills in {now() - began_at:.0f} s,")  # noqa: T201
+            print(f"{TASKS} tasks, {ROUNDS} kills in {now() - began_at:.0f} s,")
             took = await settled(owner, [key for key, _ in plan], chaos)
-            print(f"all ended {took:.1f} s after the last")  # noqa: T201
+            print(f"all ended {took:.1f} s after the last")
     for key, tool in plan:
         await owner.create(key, tool)
     assert not owner.told.complaints
@@ -165,7 +165,7 @@ async def judge(chaos: Cluster, told: Told) -> None:
         assert starts[key] <= 1 or task.opened.tool != "unsafe", key
         assert starts[key] >= 1 or task.status == "failed", key
     again = sum(count - 1 for count in starts.values())
-    print(f"{dict(outcomes)}; {again} runs were repeated")  # noqa: T201
+    print(f"{dict(outcomes)}; {again} runs were repeated")
 
 
 def judge_failure(key: str, task: Task) -> None:

@@ -79,7 +79,7 @@ async def test_what_does_not_end_in_the_grace_is_handed_back_or_fails_honestly(
     failed = await client.ended(unsafe, seconds=1)
     assert failed["error"]["data"] == {"reason": "worker_lost"}
     await chaos.until_noted("start b", times=2, seconds=3)
-    print(f"handed back and begun again {now() - told_at:.1f} s after SIGTERM")  # noqa: T201
+    print(f"handed back and begun again {now() - told_at:.1f} s after SIGTERM")
     completed = await client.ended(safe)
     assert (completed["status"], text_of(completed)) == ("completed", "safe b")
     assert chaos.lines("start a", "stop a") == ["start a", "stop a"]

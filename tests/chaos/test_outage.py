@@ -178,7 +178,7 @@ async def recovered(load: Load, number: signal.Signals) -> None:
     back_at = now()
     await load.run(f"after-{number.name}", "new_safe")
     took = now() - back_at
-    print(f"{number.name}: a new task had run {took:.1f} s after the store was back")  # noqa: T201
+    print(f"{number.name}: a new task had run {took:.1f} s after the store was back")
     assert took < RECOVERY_S_MAX
 
 
@@ -186,7 +186,7 @@ async def judge(chaos: Cluster, load: Load, long: dict[str, str]) -> None:
     client = load.client
     outcomes = {key: await client.ended(task_id, SETTLE_S_MAX) for key, task_id in load.ids.items()}
     told = Counter(f"{key.rpartition('-')[0]} {task['status']}" for key, task in outcomes.items())
-    print(f"{dict(told)}; refused: {len(client.refusals)}; ready: {dict(load.ready)}")  # noqa: T201
+    print(f"{dict(told)}; refused: {len(client.refusals)}; ready: {dict(load.ready)}")
     wrong = {
         key: task
         for key, task in outcomes.items()

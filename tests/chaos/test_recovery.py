@@ -65,10 +65,10 @@ async def test_every_call_of_a_killed_worker_is_brought_to_an_honest_end(pair: P
     killed_at = now()
 
     failed = await client.ended(unsafe)
-    print(f"unsafe: failed {now() - killed_at:.1f} s after the kill")  # noqa: T201
+    print(f"unsafe: failed {now() - killed_at:.1f} s after the kill")
     completed = await client.ended(safe)
     took = now() - killed_at
-    print(f"safe: completed {took:.1f} s after the kill")  # noqa: T201
+    print(f"safe: completed {took:.1f} s after the kill")
     assert took < RECOVERY_S_MAX
     assert failed["error"]["data"] == {"reason": "worker_lost"}
     assert (completed["status"], text_of(completed)) == ("completed", "stuck_once s")

@@ -45,6 +45,9 @@ class Client:
             async for message in messages:
                 yield message
 
+    async def all_frames(self, way: "Way", *task_ids: str) -> list[Json]:
+        return [message async for message in self.frames(way, *task_ids)]
+
 
 @asynccontextmanager
 async def client(

@@ -47,7 +47,9 @@ async def on_postgres(url: str, signal_url: str | None = None) -> AsyncGenerator
     await signal.open()
     try:
         await until_live(signal)
-        yield Ports(log, PostgresTaskViews(database), PostgresDispatcher(database, patience_s=0), signal)
+        yield Ports(
+            log, PostgresTaskViews(database), PostgresDispatcher(database, patience_s=0), signal
+        )
     finally:
         await signal.close()
         log.close()

@@ -7,11 +7,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 
 from outlast.tests.contracts.delivery_histories import Example, History, Joining, examples, unroll
 from outlast.tests.contracts.delivery_observers import WAYS, Client, Observer, Way, client
 from outlast.tests.contracts.delivery_on_postgres import on_postgres
+from outlast.tests.contracts.delivery_telling import few, judge
 from outlast.tests.contracts.delivery_world import (
     NEVER_S,
     OWNERS,
@@ -24,15 +25,8 @@ from outlast.tests.contracts.delivery_world import (
 pytestmark = pytest.mark.anyio
 
 EXAMPLE_S_MAX = 10.0
-NOT_SHRUNK = (Phase.explicit, Phase.generate)  # an example that hangs takes all its time to fail
 
-few = settings(
-    phases=NOT_SHRUNK,
-    deadline=None,
-    derandomize=True,  # the same examples every time: a failure is a change of the code
-    database=None,
-    suppress_health_check=(HealthCheck.too_slow,),
-)
+
 ids_of_ways = [way.name for way in WAYS]
 _prefixes = itertools.count(1)
 
@@ -123,20 +117,6 @@ class Play:
             await self._news.wait()
         for ours in self.clients:
             ours.wire.flowing.clear()
-
-
-def judge(history: History, observer: Observer, began_at: int) -> None:
-    """Every version after the starting one, once, in order, as it was told then; and the end."""
-    told = history.told(observer.task_id)
-    last = max(told)
-    if observer.after:
-        assert observer.versions == list(range(observer.after + 1, last + 1))
-    else:
-        first = observer.versions[0]
-        assert began_at <= first
-        assert observer.versions == list(range(first, last + 1))
-    assert [dict(state.task) for state in observer.seen] == [told[v] for v in observer.versions]
-    assert observer.has_ended
 
 
 async def play(way: Way, example: Example, store: Store) -> None:

@@ -1,60 +1,45 @@
 """The promise of delivery at its seams: between two steps, before and after, at the limits."""
 
 import asyncio
-import json
-import random
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import given, settings
 
-from outlast.adapters import codec
-from outlast.adapters.bus import Bus
-from outlast.adapters.memory import MemoryAnnouncements, MemoryStore
-from outlast.delivery.feed import Feed
 from outlast.delivery.frames import SUBSCRIPTION_META_KEY, TASK_CHANGED, VERSION_META_KEY
-from outlast.delivery.limits import WatchLimits
-from outlast.delivery.listen import Listening, ListenMethod, listen_params
-from outlast.delivery.port import ListenRequest
-from outlast.delivery.websocket import Switchboard
 from outlast.domain import decisions, errors
-from outlast.domain.task import evolve
-from outlast.service import carriers
-from outlast.tests.contracts.delivery_histories import Example, Fault, History, examples, unroll
+from outlast.tests.contracts.delivery_histories import Example, examples, unroll
 from outlast.tests.contracts.delivery_observers import (
     PUSHED,
     WAYS,
-    Client,
     Json,
     Observer,
     Way,
     client,
 )
+from outlast.tests.contracts.delivery_telling import Telling, few, judge, until_knows, watched
 from outlast.tests.contracts.delivery_wire import turns
 from outlast.tests.contracts.delivery_world import (
+    NEVER_S,
     OWNERS,
+    REPLICAS,
     InMemory,
-    Replica,
     World,
-    the_clock,
     until_true,
     without_pauses,
 )
-from outlast.tests.contracts.test_delivery import few, ids_of_ways, judge
 from outlast.tests.domain.given import OPENED, START
 
 pytestmark = pytest.mark.anyio
 
 BOUND_S = 10.0
 STEPS = 36
-TAKE_S_MAX = 1.5
 ANN, BOB = (owner.key for owner in OWNERS)
-STARTS, PROGRESSES, SAYS_MUCH = (0, 0), (0, 0), (0, 1)
+STARTS = PROGRESSES = (0, 0)  # the task's first possible wish, each time
+ids_of_ways = [way.name for way in WAYS]
 ids_of_pushed = [way.name for way in PUSHED]
 
 
@@ -62,58 +47,6 @@ ids_of_pushed = [way.name for way in PUSHED]
 def at_once() -> Iterator[None]:
     with without_pauses():
         yield
-
-
-class Telling:
-    """Appends a history step by step, whoever asks for the next one."""
-
-    def __init__(self, world: World, history: History) -> None:
-        self._world, self._history, self.number = world, history, 0
-
-    async def more(self, steps: int = 1) -> None:
-        """The next steps, if any are left."""
-        for step in self._history.steps[self.number : self.number + steps]:
-            self.number += 1
-            await self._world.store.log.append(step.before, step.events)
-
-    async def change(self, _replica: Replica) -> None:
-        """A hook: the next step happens between two of a server's."""
-        await self.more()
-
-    async def crash(self, replica: Replica) -> None:
-        """The same, and the server goes no further."""
-        await self.more()
-        await self._world.dies_here(replica)
-
-    async def failure(self, _replica: Replica) -> None:
-        """The same, and the store is away for what the server was about to do."""
-        await self.more()
-        raise errors.StoreUnavailable
-
-    @property
-    def is_over(self) -> bool:
-        return self.number == len(self._history.steps)
-
-    def version(self, task_id: str) -> int:
-        return self._history.version_before(self.number, task_id)
-
-
-async def until_knows(observer: Observer, telling: Telling) -> None:
-    """Return once it has seen all that was told so far, by whomever."""
-    while observer.versions[-1:] != [telling.version(observer.task_id)]:
-        observer.news.clear()
-        await observer.news.wait()
-
-
-@asynccontextmanager
-async def watched(
-    way: Way, world: World, task_id: str, after: int = 0, owner: int = 0, **wire: Any
-) -> AsyncGenerator[tuple[Observer, Client]]:
-    """An observer at work; its watch has ended when this is left."""
-    async with client(world, owner, **wire) as ours, asyncio.TaskGroup() as group:
-        observer = Observer(way.source(ours), task_id, after, asyncio.Event())
-        group.create_task(observer.watch())
-        yield observer, ours
 
 
 @pytest.mark.promise("deliveries-keep-one-promise")
@@ -134,6 +67,26 @@ async def test_nothing_is_lost_between_any_two_steps(way: Way, harm: str) -> Non
                     await telling.more()
                     await until_knows(observer, telling)
             judge(history, observer, began_at)
+
+
+@pytest.mark.promise("deliveries-keep-one-promise")
+@pytest.mark.parametrize("fate", ["lost", "late", "twice"])
+@pytest.mark.parametrize("way", WAYS, ids=ids_of_ways)
+async def test_a_signal_that_fails_costs_time_and_no_change(way: Way, fate: str) -> None:
+    history = unroll(["task"], [ANN], [STARTS, *[PROGRESSES] * 3])
+    store = InMemory()
+    world = World(store, store.recheck_s if fate == "lost" else NEVER_S)
+    async with asyncio.timeout(BOUND_S), world.open():
+        telling = Telling(world, history)
+        await telling.more(2)
+        async with watched(way, world, "task") as (observer, _):
+            await until_knows(observer, telling)
+            while not telling.is_over:
+                await store.fate([fate] * REPLICAS)
+                await telling.more()
+                await store.settle()
+                await until_knows(observer, telling)
+    judge(history, observer, 2)
 
 
 @pytest.mark.promise("deliveries-keep-one-promise")
@@ -184,7 +137,7 @@ async def test_frames_say_what_was_agreed_first_and_that_it_is_over_last(
         await telling.more(len(ids) + example.joinings[0].step % 4)
         began_at = {task_id: telling.version(task_id) for task_id in mine}
         async with client(world, 0) as ours, asyncio.TaskGroup() as group:
-            reading = group.create_task(all_frames(ours, way, *ids, "unknown"))
+            reading = group.create_task(ours.all_frames(way, *ids, "unknown"))
             while not telling.is_over:
                 fates = example.signals[telling.number % len(example.signals)]
                 await store.fate(fates)
@@ -209,10 +162,6 @@ async def test_frames_say_what_was_agreed_first_and_that_it_is_over_last(
 
 def _bare(params: Json) -> Json:
     return {name: value for name, value in params.items() if name != "_meta"}
-
-
-async def all_frames(ours: Client, way: Way, *task_ids: str) -> list[Json]:
-    return [message async for message in ours.frames(way, *task_ids)]
 
 
 async def open_strange_tasks(world: World) -> None:
@@ -252,10 +201,8 @@ async def test_strange_tasks_are_absent_from_what_was_agreed(way: Way) -> None:
         await open_strange_tasks(world)
         await Telling(world, history).more(len(history.steps))
         async with client(world, 0) as ours:
-            first, change, end = await all_frames(
-                ours, way, "foreign", "task", "expired", "unknown"
-            )
-            alone = [await all_frames(ours, way, name) for name in ("foreign", "expired", "no")]
+            first, change, end = await ours.all_frames(way, "foreign", "task", "expired", "unknown")
+            alone = [await ours.all_frames(way, name) for name in ("foreign", "expired", "no")]
     assert first["params"]["notifications"] == {"taskIds": ["task"]}
     assert change["params"]["taskId"] == "task"
     assert end["result"]["resultType"] == "complete"
@@ -266,136 +213,3 @@ async def test_strange_tasks_are_absent_from_what_was_agreed(way: Way) -> None:
 
 def _shape(message: Json) -> Json:
     return message["params"]["notifications"] if "params" in message else _bare(message["result"])
-
-
-@pytest.mark.parametrize("way", PUSHED, ids=ids_of_pushed)
-async def test_a_seat_that_is_taken_is_refused_and_a_cut_gives_it_back(way: Way) -> None:
-    ids = ["of-ann", "of-bob"]
-    history = unroll(ids, [ANN, BOB], [])
-    world = World(InMemory(), watches=3, watches_per_owner=2)
-    async with asyncio.timeout(BOUND_S), world.open(), AsyncExitStack() as stack:
-        telling = Telling(world, history)
-        await telling.more(2)
-        limits = world.replicas[0].limits
-
-        async def sit(owner: int) -> Client:
-            ours = await stack.enter_async_context(client(world, owner))
-            frames = await stack.enter_async_context(aclosing(ours.frames(way, ids[owner])))
-            assert "method" in await anext(frames)
-            return ours
-
-        async def refusal(owner: int) -> str:
-            async with client(world, owner) as ours:
-                (answer,) = await all_frames(ours, way, ids[owner])
-            return answer["error"]["message"]
-
-        leaving = await sit(0)
-        await sit(0)
-        assert "2 watches of one owner" in await refusal(0)
-        await sit(1)
-        assert "3 watches of this process" in await refusal(1)
-        leaving.wire.cut()
-        await until_true(lambda: limits.open_count < 3)
-        await sit(1)
-        assert limits.open_count == 3
-
-
-@pytest.mark.promise("slow-reader-is-cut-off-and-loses-nothing")
-@pytest.mark.parametrize("way", PUSHED, ids=ids_of_pushed)
-async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(carriers, "TAKE_S_MAX", TAKE_S_MAX)
-    history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * 12]))
-    world = World(InMemory(), is_narrow=True)
-    async with asyncio.timeout(BOUND_S), world.open():
-        telling, limits = Telling(world, history), world.replicas[0].limits
-        await telling.more(2)
-        stalls = [Fault(after_bytes=1_000, upward=False, kind="stall")]
-        async with (
-            watched(way, world, "task", 1) as (fast, _),
-            watched(way, world, "task", 1, faults=stalls, is_narrow=True) as (slow, theirs),
-        ):
-            for _ in range(12):
-                await telling.more()
-                await until_knows(fast, telling)
-            assert limits.open_count == 2  # the slow one is still held up, and held up nobody
-            assert slow.versions[-1:] < fast.versions[-1:]
-            with anyio.fail_after(TAKE_S_MAX + 2):
-                await until_true(lambda: limits.open_count < 2)
-            theirs.wire.flowing.set()
-            await telling.more(len(history.steps))
-        judge(history, fast, 1)
-        judge(history, slow, 1)
-
-
-def lengthy(history: History) -> History:
-    """The same history, with messages that no buffer on the way holds all of."""
-    steps, noise = list(history.steps), random.Random(1)
-    for number, step in enumerate(steps):
-        events = tuple(
-            replace(event, message=noise.randbytes(30_000).hex())  # a socket may compress
-            if hasattr(event, "message")
-            else event
-            for event in step.events
-        )
-        before = steps[number - 1].after if number else None
-        after = before
-        for event in events:
-            after = evolve(after, event)
-        assert after is not None
-        steps[number] = replace(step, before=before, events=events, after=after)
-    return History(tuple(steps))
-
-
-async def test_watches_on_one_socket_are_told_apart_by_their_requests() -> None:
-    history = unroll(["one", "two"], [ANN, ANN], [(0, 0), (1, 0), (0, 0), (1, 0)])
-    ids: dict[str | int, str] = {"a": "one", 7: "two", "7": "two"}
-    async with asyncio.timeout(BOUND_S), World(InMemory()).open() as world:
-        telling = Telling(world, history)
-        await telling.more(2)
-        async with client(world, 0) as ours, ours.socket() as socket:
-            for request_id, task_id in ids.items():
-                await socket.send(json.dumps({**ours.listen_request(task_id), "id": request_id}))
-            messages = [json.loads(await socket.recv()) for _ in ids]  # who was agreed with
-            await telling.more(len(history.steps))
-            while [message.get("id") for message in messages].count(None) > len(messages) - 3:
-                messages.append(json.loads(await socket.recv()))
-    for request_id, task_id in ids.items():
-        metas = [(m.get("params") or m["result"])["_meta"] for m in messages]
-        own = [
-            message
-            for message, meta in zip(messages, metas, strict=True)
-            if meta[SUBSCRIPTION_META_KEY] == request_id
-            and type(meta[SUBSCRIPTION_META_KEY]) is type(request_id)
-        ]
-        agreed, *changes, end = own
-        assert agreed["params"]["notifications"] == {"taskIds": [task_id]}
-        versions = [change["params"]["_meta"][VERSION_META_KEY] for change in changes]
-        assert versions == list(range(versions[0], max(history.told(task_id)) + 1))
-        assert {change["params"]["taskId"] for change in changes} == {task_id}
-        assert end["id"] == request_id
-
-
-@pytest.mark.parametrize("end", ["cancelled", "close"])
-async def test_a_watch_that_is_ended_before_it_began_gives_its_seat_back(end: str) -> None:
-    bus, limits = Bus(), WatchLimits(1, 1)
-    store = MemoryStore(bus)
-    await store.append(None, decisions.open_task(replace(OPENED, owner=ANN)))
-    feed = Feed(store, store, codec.wire_of, the_clock)
-    sent: list[bytes] = []
-
-    async def send(frame: bytes) -> None:
-        sent.append(frame)
-
-    listener = ListenMethod(Listening(feed, bus, MemoryAnnouncements(), limits))
-    board = Switchboard(listener, send, lambda _id, error: str(error).encode())
-    request = ListenRequest(ANN, "w-1", listen_params({OPENED.task_id: 0}), declares_tasks=True)
-    for _ in range(2):  # the id and the seat can be had again
-        await board.received(request)
-        assert limits.open_count == 1
-        await (board.cancelled("w-1") if end == "cancelled" else board.close())
-        assert limits.open_count == 0
-        assert board.is_idle
-    assert sent == []
-    assert bus.watched() == []

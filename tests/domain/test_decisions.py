@@ -218,6 +218,17 @@ def test_a_task_that_outlives_no_worker_is_given_up() -> None:
     assert task.status is TaskStatus.FAILED
 
 
+def hands_back(task: Task) -> Events:
+    return decisions.lose_work(task, task.attempt, "shutdown", at(5), was_told=True)
+
+
+def test_a_worker_that_is_told_to_stop_does_not_count_as_lost_by_the_task() -> None:
+    task = opened(rerun_is_safe=True)
+    for _ in range(decisions.LOSSES_MAX + 1):
+        task = after(task, starts(), hands_back)
+    assert (task.is_runnable, task.losses) == (True, 0)
+
+
 def test_a_finished_leg_forgets_the_losses_before_it() -> None:
     task = after(running(rerun_is_safe=True), loses(), starts(), asks(state="half-way"))
     assert task.losses == 0

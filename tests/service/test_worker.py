@@ -168,7 +168,7 @@ async def test_a_cancel_from_another_process_reaches_the_call_within_a_second(be
         await bench.until_noted(f"stop {key}")
         took.append(nodes.now() - cancelled_at)
         assert (await ended(other, task_id)).status is TaskStatus.CANCELLED
-    print(f"the call was told to stop after {[round(s, 3) for s in took]} s")  # noqa: T201
+    print(f"the call was told to stop after {[round(s, 3) for s in took]} s")
     assert sorted(took)[1] < CANCEL_S_MAX
 
 
@@ -294,7 +294,7 @@ async def test_a_thousand_queued_tasks_are_all_run(bench: Bench):
         return len(bench.lines()) == 2 * QUEUE
 
     await until(is_empty, QUEUE_S_MAX)
-    print(f"{QUEUE} tasks were run in {nodes.now() - began_at:.1f} s")  # noqa: T201
+    print(f"{QUEUE} tasks were run in {nodes.now() - began_at:.1f} s")
     for task_id in ids:
         assert (await ended(built, task_id)).status is TaskStatus.COMPLETED
     starts = [line for line in bench.lines() if line.startswith("start")]

@@ -37,13 +37,17 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    folder: Path, config: str, database_url: str, flags: Sequence[str] = ()
+    folder: Path,
+    config: str,
+    database_url: str,
+    flags: Sequence[str] = (),
+    outlast: Sequence[str] = (str(OUTLAST),),
 ) -> AsyncGenerator[Serving]:
     """Serve `config` from `folder` on a free port of loopback; it has to stop cleanly."""
     port = free_port()
     file, log = folder / f"outlast-{port}.toml", folder / f"outlast-{port}.log"
     file.write_text(config)
-    command = [str(OUTLAST), "serve", "--config", str(file), "--host", "127.0.0.1"]
+    command = [*outlast, "serve", "--config", str(file), "--host", "127.0.0.1"]
     with log.open("wb") as output:
         process = await anyio.open_process(
             [*command, "--port", str(port), *flags],
@@ -57,7 +61,8 @@ async def serving(
     try:
         await _until_ready(started)
         yield started
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         with anyio.fail_after(STOP_S_MAX):
             assert await process.wait() == 0, log.read_text()
     finally:

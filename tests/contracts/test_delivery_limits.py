@@ -1,0 +1,167 @@
+"""Delivery under limits: seats, readers that stop reading, and several watches on one socket."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from outlast.adapters import codec
+from outlast.adapters.bus import Bus
+from outlast.adapters.memory import MemoryAnnouncements, MemoryStore
+from outlast.delivery.feed import Feed
+from outlast.delivery.frames import SUBSCRIPTION_META_KEY, VERSION_META_KEY
+from outlast.delivery.limits import WatchLimits
+from outlast.delivery.listen import Listening, ListenMethod, listen_params
+from outlast.delivery.port import ListenRequest
+from outlast.delivery.websocket import Switchboard
+from outlast.domain import decisions
+from outlast.service import carriers
+from outlast.tests.contracts.delivery_histories import Fault, unroll
+from outlast.tests.contracts.delivery_observers import (
+    PUSHED,
+    Client,
+    Way,
+    client,
+)
+from outlast.tests.contracts.delivery_telling import Telling, judge, lengthy, until_knows, watched
+from outlast.tests.contracts.delivery_world import (
+    OWNERS,
+    InMemory,
+    World,
+    the_clock,
+    until_true,
+    without_pauses,
+)
+from outlast.tests.domain.given import OPENED
+
+pytestmark = pytest.mark.anyio
+
+BOUND_S = 10.0
+TAKE_S_MAX = 1.5
+ANN, BOB = (owner.key for owner in OWNERS)
+STARTS, SAYS_MUCH = (0, 0), (0, 1)
+ids_of_pushed = [way.name for way in PUSHED]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def at_once() -> Iterator[None]:
+    with without_pauses():
+        yield
+
+
+@pytest.mark.parametrize("way", PUSHED, ids=ids_of_pushed)
+async def test_a_seat_that_is_taken_is_refused_and_a_cut_gives_it_back(way: Way) -> None:
+    ids = ["of-ann", "of-bob"]
+    history = unroll(ids, [ANN, BOB], [])
+    world = World(InMemory(), watches=3, watches_per_owner=2)
+    async with asyncio.timeout(BOUND_S), world.open(), AsyncExitStack() as stack:
+        telling = Telling(world, history)
+        await telling.more(2)
+        limits = world.replicas[0].limits
+
+        async def sit(owner: int) -> Client:
+            ours = await stack.enter_async_context(client(world, owner))
+            frames = await stack.enter_async_context(aclosing(ours.frames(way, ids[owner])))
+            assert "method" in await anext(frames)
+            return ours
+
+        async def refusal(owner: int) -> str:
+            async with client(world, owner) as ours:
+                (answer,) = await ours.all_frames(way, ids[owner])
+            return answer["error"]["message"]
+
+        leaving = await sit(0)
+        await sit(0)
+        assert "2 watches of one owner" in await refusal(0)
+        await sit(1)
+        assert "3 watches of this process" in await refusal(1)
+        leaving.wire.cut()
+        await until_true(lambda: limits.open_count < 3)
+        await sit(1)
+        assert limits.open_count == 3
+
+
+@pytest.mark.promise("slow-reader-is-cut-off-and-loses-nothing")
+@pytest.mark.parametrize("way", PUSHED, ids=ids_of_pushed)
+async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(carriers, "TAKE_S_MAX", TAKE_S_MAX)
+    history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * 12]))
+    world = World(InMemory(), is_narrow=True)
+    async with asyncio.timeout(BOUND_S), world.open():
+        telling, limits = Telling(world, history), world.replicas[0].limits
+        await telling.more(2)
+        stalls = [Fault(after_bytes=1_000, upward=False, kind="stall")]
+        async with (
+            watched(way, world, "task", 1) as (fast, _),
+            watched(way, world, "task", 1, faults=stalls, is_narrow=True) as (slow, theirs),
+        ):
+            for _ in range(12):
+                await telling.more()
+                await until_knows(fast, telling)
+            assert limits.open_count == 2  # the slow one is still held up, and held up nobody
+            assert slow.versions[-1:] < fast.versions[-1:]
+            with anyio.fail_after(TAKE_S_MAX + 2):
+                await until_true(lambda: limits.open_count < 2)
+            theirs.wire.flowing.set()
+            await telling.more(len(history.steps))
+        judge(history, fast, 1)
+        judge(history, slow, 1)
+
+
+async def test_watches_on_one_socket_are_told_apart_by_their_requests() -> None:
+    history = unroll(["one", "two"], [ANN, ANN], [(0, 0), (1, 0), (0, 0), (1, 0)])
+    ids: dict[str | int, str] = {"a": "one", 7: "two", "7": "two"}
+    async with asyncio.timeout(BOUND_S), World(InMemory()).open() as world:
+        telling = Telling(world, history)
+        await telling.more(2)
+        async with client(world, 0) as ours, ours.socket() as socket:
+            for request_id, task_id in ids.items():
+                await socket.send(json.dumps({**ours.listen_request(task_id), "id": request_id}))
+            messages = [json.loads(await socket.recv()) for _ in ids]  # who was agreed with
+            await telling.more(len(history.steps))
+            while [message.get("id") for message in messages].count(None) > len(messages) - 3:
+                messages.append(json.loads(await socket.recv()))
+    for request_id, task_id in ids.items():
+        metas = [(m.get("params") or m["result"])["_meta"] for m in messages]
+        own = [
+            message
+            for message, meta in zip(messages, metas, strict=True)
+            if meta[SUBSCRIPTION_META_KEY] == request_id
+            and type(meta[SUBSCRIPTION_META_KEY]) is type(request_id)
+        ]
+        agreed, *changes, end = own
+        assert agreed["params"]["notifications"] == {"taskIds": [task_id]}
+        versions = [change["params"]["_meta"][VERSION_META_KEY] for change in changes]
+        assert versions == list(range(versions[0], max(history.told(task_id)) + 1))
+        assert {change["params"]["taskId"] for change in changes} == {task_id}
+        assert end["id"] == request_id
+
+
+@pytest.mark.parametrize("end", ["cancelled", "close"])
+async def test_a_watch_that_is_ended_before_it_began_gives_its_seat_back(end: str) -> None:
+    bus, limits = Bus(), WatchLimits(1, 1)
+    store = MemoryStore(bus)
+    await store.append(None, decisions.open_task(replace(OPENED, owner=ANN)))
+    feed = Feed(store, store, codec.wire_of, the_clock)
+    sent: list[bytes] = []
+
+    async def send(frame: bytes) -> None:
+        sent.append(frame)
+
+    listener = ListenMethod(Listening(feed, bus, MemoryAnnouncements(), limits))
+    board = Switchboard(listener, send, lambda _id, error: str(error).encode())
+    request = ListenRequest(ANN, "w-1", listen_params({OPENED.task_id: 0}), declares_tasks=True)
+    for _ in range(2):  # the id and the seat can be had again
+        await board.received(request)
+        assert limits.open_count == 1
+        await (board.cancelled("w-1") if end == "cancelled" else board.close())
+        assert limits.open_count == 0
+        assert board.is_idle
+    assert sent == []
+    assert bus.watched() == []
