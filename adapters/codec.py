@@ -43,5 +43,5 @@ def digest(text: str) -> str:
 
 
 def wire_of(task: Task) -> bytes:
-    """The bytes that a view row holds: what `tasks/get` answers. They are spliced: no mark in front."""
+    """The bytes of a view row: what `tasks/get` answers. They are spliced, so no mark in front."""
     return encode(change.detailed_task(task)).removeprefix(_SLOW)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -101,6 +100,20 @@ class RawStream:
         """One more request on this connection."""
         await send(self.writer, envelope(method, params), headers)
 
+    def stall(self) -> None:
+        """Take nothing more from the network."""
+        self._transport.pause_reading()
+
+    def recover(self) -> None:
+        """Take again."""
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        transport = self.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        return transport
+
     async def _until(self, end: bytes) -> bytes:
         with anyio.fail_after(READ_S_MAX):
             try:
@@ -142,25 +155,19 @@ async def asking(
     capabilities: Mapping[str, Any] = DECLARED,
     meta: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
-    receive_buffer: int | None = None,
 ) -> AsyncGenerator[RawStream]:
     """Send `subscriptions/listen` with these parameters, and read the head of what comes back."""
     there = urlsplit(url)
-    with socket.socket() as plain:
-        if receive_buffer is not None:
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        plain.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(plain, (there.hostname, there.port))
-        reader, writer = await asyncio.open_connection(sock=plain, limit=2**26)
-        try:
-            own = {} if token is None else {"authorization": f"Bearer {token}"}
-            body = {**envelope(LISTEN, params, capabilities, meta), "id": request_id}
-            await send(writer, body, {**own, **(headers or {})})
-            stream = RawStream(reader, writer)
-            await stream.read_head()
-            yield stream
-        finally:
-            writer.transport.abort()
+    reader, writer = await asyncio.open_connection(there.hostname, there.port, limit=2**26)
+    try:
+        own = {} if token is None else {"authorization": f"Bearer {token}"}
+        body = {**envelope(LISTEN, params, capabilities, meta), "id": request_id}
+        await send(writer, body, {**own, **(headers or {})})
+        stream = RawStream(reader, writer)
+        await stream.read_head()
+        yield stream
+    finally:
+        writer.transport.abort()
 
 
 @asynccontextmanager
