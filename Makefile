@@ -8,6 +8,8 @@ TREE  := __init__.py domain adapters delivery service examples ops tests
 
 # What to hand on, such as `make test ARGS="tests/domain -x"`.
 ARGS =
+# How many test files run at once.
+AT_ONCE = 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check conformance clean
@@ -18,8 +20,9 @@ help: ## list these words
 demo: $(STAMP) ## start everything and watch one task run, live
 	$(BIN)/outlast demo $(ARGS)
 
+# Most tests wait for other processes, so a few files at once cost little. Each has its own PostgreSQL.
 test: $(STAMP) ## the whole suite, with a real PostgreSQL
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n $(AT_ONCE) --dist loadfile $(ARGS)
 
 check: $(STAMP) $(LINK) ## lint, format, types, layers, hygiene
 	$(BIN)/ruff check $(TREE)

@@ -2,16 +2,20 @@
 
 import asyncio
 import contextlib
+import logging
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ..delivery.port import KEEP_ALIVE, OpenWatch
+from ..domain import errors
 
 TAKE_S_MAX = 30.0  # a reader that takes no frame for so long is cut off; it comes back for the rest
 
 STREAM = "text/event-stream"
 STREAM_HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-cache", "Content-Type": STREAM}
+
+_log = logging.getLogger("outlast.endpoint")
 
 
 class FrameResponse(Response):
@@ -23,13 +27,15 @@ class FrameResponse(Response):
         self._watch = watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature of ASGI, whose scope is not needed
-        """Serve the watch. One that breaks off raises, which cuts the connection.
+        """Serve the watch. One that breaks off is left unfinished, so that its connection is cut.
 
         So a client can tell it from one that has ended: that one's last frame is its result.
         """
         gone = asyncio.create_task(self._close_once_gone(receive))
         try:
             await self._send(send)
+        except (TimeoutError, errors.StoreUnavailable) as error:
+            _log.warning("a stream is cut off: %s", str(error) or "its reader takes nothing")
         finally:
             gone.cancel()
             await self._watch.close()  # before a wait that may itself be cancelled
@@ -51,7 +57,8 @@ class FrameResponse(Response):
                         {"type": "http.response.body", "body": event(frame), "more_body": True}
                     )
                 del frame  # while all is quiet, nothing is held
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        async with asyncio.timeout(TAKE_S_MAX):
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def event(frame: bytes) -> bytes:

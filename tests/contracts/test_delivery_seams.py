@@ -15,6 +15,7 @@ from outlast.tests.contracts.delivery_histories import Example, examples, unroll
 from outlast.tests.contracts.delivery_observers import (
     PUSHED,
     WAYS,
+    WEBSOCKET_WAY,
     Json,
     Observer,
     Way,
@@ -85,6 +86,26 @@ async def test_a_signal_that_fails_costs_time_and_no_change(way: Way, fate: str)
                 await store.fate([fate] * REPLICAS)
                 await telling.more()
                 await store.settle()
+                await until_knows(observer, telling)
+    judge(history, observer, 2)
+
+
+@pytest.mark.promise("deliveries-keep-one-promise")
+@pytest.mark.parametrize("way", WAYS, ids=ids_of_ways)
+async def test_a_watch_goes_on_elsewhere_when_its_server_leaves(way: Way) -> None:
+    history = unroll(["task"], [ANN], [STARTS, *[PROGRESSES] * 3])
+    async with asyncio.timeout(BOUND_S), World(InMemory()).open() as world:
+        telling = Telling(world, history)
+        await telling.more(2)
+        async with watched(way, world, "task") as (observer, _):
+            await until_knows(observer, telling)
+            world.led_to = 1
+            if way is WEBSOCKET_WAY:  # an ended watch is enough: its connection may stay open
+                world.replicas[0].listening.closing.set()
+            else:
+                await world.leave(world.replicas[0])
+            while not telling.is_over:
+                await telling.more()
                 await until_knows(observer, telling)
     judge(history, observer, 2)
 

@@ -150,6 +150,7 @@ async def test_a_reader_that_stalls_is_cut_off_and_holds_up_nobody(
     ]
     for stream in healthy:
         await stream.messages(2)
+    assert await refusal(server, task_id, ALICE) is not None
     seat_is_free = asyncio.create_task(until_a_seat_is_free(server, task_id, 10 * TAKE_S))
     steps = 0
     with anyio.fail_after(20 * TAKE_S):
@@ -160,6 +161,7 @@ async def test_a_reader_that_stalls_is_cut_off_and_holds_up_nobody(
                 told = [await stream.message() for stream in healthy]
             assert {v for message in told for v in versions([message])} == {version}
     await seat_is_free
+    assert "Traceback" not in server.log.read_text()
     await came_back_for_the_rest(server, publisher, stalled, task_id)
 
 
