@@ -12,17 +12,19 @@ ARGS =
 AT_ONCE = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance clean
+.PHONY: help demo test check conformance bench-delivery clean
 
 help: ## list these words
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## start everything and watch one task run, live
 	$(BIN)/outlast demo $(ARGS)
 
-# Most tests wait for other processes, so a few files at once cost little. Each has its own PostgreSQL.
+# Most tests wait for other processes, so a few files at once cost little; each has its own PostgreSQL.
+# Those that measure time run alone, before the others. Exit code 5: ARGS chose none of them.
 test: $(STAMP) ## the whole suite, with a real PostgreSQL
-	$(BIN)/pytest -n $(AT_ONCE) --dist loadfile $(ARGS)
+	$(BIN)/pytest -q -m alone $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/pytest -m "not alone" -n $(AT_ONCE) --dist loadfile $(ARGS)
 
 check: $(STAMP) $(LINK) ## lint, format, types, layers, hygiene
 	$(BIN)/ruff check $(TREE)
@@ -32,6 +34,9 @@ check: $(STAMP) $(LINK) ## lint, format, types, layers, hygiene
 
 conformance: $(STAMP) ## the official conformance suite against a running Outlast
 	$(BIN)/python tests/conformance/suite.py $(ARGS)
+
+bench-delivery: $(STAMP) ## how fast a change is delivered, and what idle streams cost
+	$(BIN)/python ops/bench/delivery.py $(ARGS)
 
 # `.outlast` holds tasks and is nobody's rubbish: remove it by hand.
 clean: ## remove what these targets made; keeps ./.outlast, where tasks are stored

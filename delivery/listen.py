@@ -213,7 +213,7 @@ class ListenWatch:
         finally:
             try:
                 await _stop(*filter(None, (change, news)))
-            finally:
+            finally:  # whoever is cut off may be cancelled once more, in the wait above
                 await changes.aclose()
 
     def _announced(self, topic: str) -> bytes:
@@ -282,18 +282,6 @@ def _ringing(bell: Bell, work: Awaitable[T]) -> "asyncio.Future[T]":
 
 
 async def _stop(*waits: "asyncio.Future[Any]") -> None:
-    """Cancel these and return once they are over, however often this is cancelled meanwhile.
-
-    Who is cut off is often cancelled twice, and a read that still runs would keep its waiter.
-    """
-    interrupted: asyncio.CancelledError | None = None
-    over = asyncio.gather(*waits, return_exceptions=True)
     for wait in waits:
         wait.cancel()
-    while not over.done():
-        try:
-            await asyncio.shield(over)
-        except asyncio.CancelledError as error:
-            interrupted = error
-    if interrupted is not None:
-        raise interrupted
+    await asyncio.gather(*waits, return_exceptions=True)

@@ -16,6 +16,7 @@ _log = logging.getLogger("outlast.endpoint")
 _CODES: dict[type[errors.OutlastError], int] = {
     errors.TaskNotFound: INVALID_PARAMS,
     errors.MissingCapability: MISSING_REQUIRED_CLIENT_CAPABILITY,
+    errors.TooManyWatches: INTERNAL_ERROR,  # it passes: a client must not take it for the last word
     errors.CallError: INVALID_PARAMS,
     errors.StoreUnavailable: INTERNAL_ERROR,
     errors.UpstreamUnavailable: INTERNAL_ERROR,
@@ -42,4 +43,6 @@ def _of_code(code: int, message: str, data: Any) -> Rejection:
 def _data(error: errors.OutlastError) -> Any:
     if isinstance(error, errors.MissingCapability):
         return {"requiredCapabilities": error.required}
+    if isinstance(error, errors.TooManyWatches):
+        return {"reason": "too_many_watches", "limit": error.limit, "most": error.most}
     return None

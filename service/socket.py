@@ -71,13 +71,13 @@ class Socket:
         while True:
             try:
                 async with asyncio.timeout(IDLE_S_MAX):
-                    text = await socket.receive_text()
+                    text = await _received(socket)
             except TimeoutError:
                 if connection.is_idle:
                     await socket.close(CLOSE_IDLE, "nothing is watched")
                     return
                 continue
-            answer = await self._act_on(text.encode(), connection, owner)
+            answer = await self._act_on(text, connection, owner)
             if answer is not None:
                 await send(answer)
 
@@ -105,6 +105,15 @@ class Socket:
                 request_id = error.request_id
             return refusal(request_id, error)
         return None
+
+
+async def _received(socket: WebSocket) -> bytes:
+    """The next message, which may come as text or as binary. Raises WebSocketDisconnect."""
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message["code"], message.get("reason"))
+    binary = message.get("bytes")
+    return message["text"].encode() if binary is None else binary
 
 
 def refusal(request_id: RequestId | None, error: Exception) -> bytes:

@@ -221,6 +221,16 @@ PROMISES = (
         "A reader that stops reading is cut off, slows nobody, and gets the rest when it returns.",
         f"{DELIVERY}: listen",
     ),
+    Promise(
+        "listen-speaks-the-specification",
+        "A listen stream is framed, ordered, filtered and ended as the specification says.",
+        "MCP 2026-07-28: Subscriptions; Streamable HTTP",
+    ),
+    Promise(
+        "watch-survives-its-replica",
+        "A watch sees what is done through any replica, and misses nothing when its own dies.",
+        f"{DELIVERY}: replicas",
+    ),
     # People and code
     Promise(
         "policy-mistakes-are-named",

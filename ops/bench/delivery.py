@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ SETTLE_S = 3.0  # after the last change, and before an idle process is looked at
 OPEN_AT_ONCE = 32
 KIB = 1024
 FLOORS = {  # name: the largest value that is good enough, unit
+    "lost": (0.0, ""),
     "p99_ms": (50.0, "ms"),
     "kib_per_stream": (40.0, "KiB"),
     "idle_cpu_percent": (2.0, "%"),
@@ -118,8 +119,8 @@ async def serving(url: str, folder: Path) -> AsyncIterator[Server]:
     }
     outlast = Path(sys.executable).with_name("outlast")
     with (folder / "serve.log").open("ab") as log:
-        process = subprocess.Popen(
-            [str(outlast), "serve", "--upstream", "true", "--no-work", "--port", "0"],
+        process = await asyncio.create_subprocess_exec(
+            *(str(outlast), "serve", "--upstream", "true", "--no-work", "--port", "0"),
             cwd=folder,
             env=os.environ | environment,
             stdout=subprocess.PIPE,
@@ -128,11 +129,12 @@ async def serving(url: str, folder: Path) -> AsyncIterator[Server]:
     try:
         assert process.stdout is not None
         async with asyncio.timeout(READY_S_MAX):
-            said = (await asyncio.to_thread(process.stdout.readline)).decode()
+            said = (await process.stdout.readline()).decode()
         yield Server(process.pid, httpx2.URL(said.split()[-1]).port or 0, url)
     finally:
-        process.terminate()
-        await asyncio.to_thread(process.communicate)
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
 
 
 @asynccontextmanager
@@ -207,9 +209,7 @@ async def changes(log: PostgresEventLog, tasks: list[Task], rate: int, seconds: 
 
     async def change(place: int, step: int) -> None:
         task = latest[place]
-        happened = decisions.report_progress(
-            task, task.attempt, step, None, f"step {step}", _now() + timedelta(0)
-        )
+        happened = decisions.report_progress(task, task.attempt, step, None, f"step {step}", _now())
         begun = time.monotonic_ns()
         latest[place] = await log.append(task, happened)
         stamps[task.id, latest[place].version] = begun, time.monotonic_ns()
@@ -236,6 +236,7 @@ async def latency(url: str, folder: Path, wanted: argparse.Namespace) -> dict[st
     try:
         tasks = await started(log, wanted.listeners)
         async with serving(url, folder) as server, listening(server, [t.id for t in tasks]) as far:
+            await asyncio.sleep(SETTLE_S)
             used, begun = server.cpu_s(), time.monotonic()
             stamps = await changes(log, tasks, wanted.rate, wanted.seconds)
             cpu = (server.cpu_s() - used) / (time.monotonic() - begun) * 100
@@ -243,14 +244,21 @@ async def latency(url: str, folder: Path, wanted: argparse.Namespace) -> dict[st
             arrived = await _said(far, "stop")
     finally:
         log.close()
-    seen = {(task, v): at for task, pairs in arrived.items() for v, at in pairs}
-    met = [
-        (seen[key] - begun, seen[key] - end) for key, (begun, end) in stamps.items() if key in seen
-    ]
-    whole = [a / 1e6 for a, _ in met]
-    after = [b / 1e6 for _, b in met]
     return {
         "listeners": wanted.listeners,
+        "rate": wanted.rate,
+        **_latencies(stamps, arrived),
+        "server_cpu_percent": cpu,
+    }
+
+
+def _latencies(stamps: Stamps, arrived: dict[str, list[tuple[int, int]]]) -> dict[str, Any]:
+    seen = {(task, version): at for task, pairs in arrived.items() for version, at in pairs}
+    met = [(seen[key], *stamp) for key, stamp in stamps.items() if key in seen]
+    whole = [(at - begun) / 1e6 for at, begun, _ in met]
+    after = [(at - returned) / 1e6 for at, _, returned in met]
+    appends = [(returned - begun) / 1e6 for begun, returned in stamps.values()]
+    return {
         "changes": len(stamps),
         "lost": len(stamps) - len(met),
         "p50_ms": percentile(whole, 0.5),
@@ -258,9 +266,8 @@ async def latency(url: str, folder: Path, wanted: argparse.Namespace) -> dict[st
         "max_ms": max(whole),
         "after_return_p50_ms": percentile(after, 0.5),
         "after_return_p99_ms": percentile(after, 0.99),
-        "append_p50_ms": percentile([(e - b) / 1e6 for b, e in stamps.values()], 0.5),
-        "append_p99_ms": percentile([(e - b) / 1e6 for b, e in stamps.values()], 0.99),
-        "server_cpu_percent": cpu,
+        "append_p50_ms": percentile(appends, 0.5),
+        "append_p99_ms": percentile(appends, 0.99),
     }
 
 

@@ -1,4 +1,8 @@
-"""The promise of delivery: one body, every way, generated histories and generated faults."""
+"""The promise of delivery: one body, every way, generated histories and generated faults.
+
+Here and in the two files beside this one each implementation was broken on purpose, in a copy; the
+docstring of a test names the damages that it caught.
+"""
 
 import asyncio
 import itertools
@@ -151,6 +155,10 @@ def refuse_foreign_words(history: History, acting: Play) -> None:
 async def test_every_change_is_seen_once_and_in_order_whatever_fails(
     way: Way, example: Example
 ) -> None:
+    """Broken on purpose: a reader's place set past what it was told; an ended task forgotten before
+    its last change is told. And found: a watch that began after the end never ended; a request
+    cancelled twice kept its seat.
+    """
     await play(way, example, InMemory())
 
 

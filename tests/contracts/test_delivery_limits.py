@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -19,6 +19,7 @@ from outlast.delivery.listen import Listening, ListenMethod, listen_params
 from outlast.delivery.port import ListenRequest
 from outlast.delivery.websocket import Switchboard
 from outlast.domain import decisions
+from outlast.domain.task import fold
 from outlast.service import carriers
 from outlast.tests.contracts.delivery_histories import Fault, unroll
 from outlast.tests.contracts.delivery_observers import (
@@ -28,6 +29,7 @@ from outlast.tests.contracts.delivery_observers import (
     client,
 )
 from outlast.tests.contracts.delivery_telling import Telling, judge, lengthy, until_knows, watched
+from outlast.tests.contracts.delivery_wire import turns
 from outlast.tests.contracts.delivery_world import (
     OWNERS,
     InMemory,
@@ -36,7 +38,7 @@ from outlast.tests.contracts.delivery_world import (
     until_true,
     without_pauses,
 )
-from outlast.tests.domain.given import OPENED
+from outlast.tests.domain.given import OPENED, starts
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +46,7 @@ BOUND_S = 10.0
 TAKE_S_MAX = 1.5
 ANN, BOB = (owner.key for owner in OWNERS)
 STARTS, SAYS_MUCH = (0, 0), (0, 1)
+REQUEST = ListenRequest(ANN, "w-1", listen_params({OPENED.task_id: 0}), declares_tasks=True)
 ids_of_pushed = [way.name for way in PUSHED]
 
 
@@ -90,6 +93,10 @@ async def test_a_seat_that_is_taken_is_refused_and_a_cut_gives_it_back(way: Way)
 async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Broken on purpose: no bound on a send, over SSE and over a socket; a seat kept after the cut;
+    a change left out, told twice, under a wrong number or with a newer state; a source that comes
+    back from 0, or one version too late. And found: who was cut off over a socket kept its waiter.
+    """
     monkeypatch.setattr(carriers, "TAKE_S_MAX", TAKE_S_MAX)
     history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * 12]))
     world = World(InMemory(), is_narrow=True)
@@ -115,6 +122,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
 
 
 async def test_watches_on_one_socket_are_told_apart_by_their_requests() -> None:
+    """Broken on purpose: the acknowledgement after the first change; a known version told again."""
     history = unroll(["one", "two"], [ANN, ANN], [(0, 0), (1, 0), (0, 0), (1, 0)])
     ids: dict[str | int, str] = {"a": "one", 7: "two", "7": "two"}
     async with asyncio.timeout(BOUND_S), World(InMemory()).open() as world:
@@ -145,23 +153,56 @@ async def test_watches_on_one_socket_are_told_apart_by_their_requests() -> None:
 
 @pytest.mark.parametrize("end", ["cancelled", "close"])
 async def test_a_watch_that_is_ended_before_it_began_gives_its_seat_back(end: str) -> None:
+    """Found: a pump that was cancelled before its first step kept its seat and its id for ever."""
+    async with listening() as (listener, bus, limits, _):
+        sent: list[bytes] = []
+
+        async def send(frame: bytes) -> None:
+            sent.append(frame)
+
+        board = Switchboard(listener, send, lambda _id, error: str(error).encode())
+        for _ in range(2):  # the id and the seat can be had again
+            await board.received(REQUEST)
+            assert limits.open_count == 1
+            await (board.cancelled(REQUEST.request_id) if end == "cancelled" else board.close())
+            assert limits.open_count == 0
+            assert board.is_idle
+    assert sent == []
+    assert bus.watched() == []
+
+
+async def test_a_watch_that_is_cancelled_twice_keeps_no_waiter() -> None:
+    """Broken on purpose: the second cancellation leaves the cleaning up half done."""
+    async with listening() as (listener, bus, _, store), asyncio.timeout(BOUND_S):
+        watch = await listener.open(REQUEST)
+        has_first = asyncio.Event()
+
+        async def read() -> None:
+            async with aclosing(watch.frames()) as frames:
+                assert b"acknowledged" in await anext(frames)
+                await anext(frames)
+                has_first.set()
+                await asyncio.Event().wait()  # it takes no more
+
+        reading = asyncio.create_task(read())
+        await has_first.wait()
+        opened = fold(await store.read(OPENED.task_id))
+        assert opened is not None
+        await store.append(opened, starts()(opened))
+        await turns()  # the next change has been read, and is not taken
+        reading.cancel()
+        await asyncio.sleep(0)  # noqa: TID251 - one turn: it has begun to clean up, and no more
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert bus.watched() == []
+
+
+@asynccontextmanager
+async def listening() -> AsyncGenerator[tuple[ListenMethod, Bus, WatchLimits, MemoryStore]]:
+    """A listener over one task, with one seat, and no carrier."""
     bus, limits = Bus(), WatchLimits(1, 1)
     store = MemoryStore(bus)
     await store.append(None, decisions.open_task(replace(OPENED, owner=ANN)))
     feed = Feed(store, store, codec.wire_of, the_clock)
-    sent: list[bytes] = []
-
-    async def send(frame: bytes) -> None:
-        sent.append(frame)
-
-    listener = ListenMethod(Listening(feed, bus, MemoryAnnouncements(), limits))
-    board = Switchboard(listener, send, lambda _id, error: str(error).encode())
-    request = ListenRequest(ANN, "w-1", listen_params({OPENED.task_id: 0}), declares_tasks=True)
-    for _ in range(2):  # the id and the seat can be had again
-        await board.received(request)
-        assert limits.open_count == 1
-        await (board.cancelled("w-1") if end == "cancelled" else board.close())
-        assert limits.open_count == 0
-        assert board.is_idle
-    assert sent == []
-    assert bus.watched() == []
+    yield ListenMethod(Listening(feed, bus, MemoryAnnouncements(), limits)), bus, limits, store

@@ -338,7 +338,7 @@ async def test_a_place_that_is_none_is_refused(server: Serving, after: Any):
         assert (await reply.body())["error"]["code"] == INVALID_PARAMS
 
 
-@pytest.mark.promise("owners-are-isolated")
+@pytest.mark.promise("watchers-see-only-their-own")
 async def test_exactly_the_own_and_known_tasks_are_agreed_to(server: Serving, publisher: Publisher):
     own, foreign = await opened(publisher), await opened(publisher, BOB)
     expired = await opened(publisher)

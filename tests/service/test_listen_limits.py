@@ -136,7 +136,7 @@ async def test_what_is_refused_or_ends_takes_no_seat_for_longer(
             await stack.enter_async_context(listening(server.url, ended, token=ALICE))
 
 
-@pytest.mark.promise("slow-readers-slow-only-themselves")
+@pytest.mark.promise("slow-reader-is-cut-off-and-loses-nothing")
 async def test_a_reader_that_stalls_is_cut_off_and_holds_up_nobody(
     server: Serving, publisher: Publisher, stack: AsyncExitStack
 ):

@@ -92,7 +92,7 @@ def headers_of(body: Mapping[str, Any]) -> dict[str, str]:
         "accept": "application/json, text/event-stream",
         "content-type": "application/json",
         "mcp-protocol-version": VERSION,
-        "mcp-method": body["method"],
+        "mcp-method": encode_header_value(body["method"]),
     }
     name = body["params"].get("name" if body["method"] == "tools/call" else "taskId")
     if isinstance(name, str):
