@@ -1,4 +1,4 @@
-"""The ASGI application: the MCP endpoint and two health checks, with the worker in its lifespan."""
+"""The ASGI application: endpoint, socket, health and figures, with the worker in its lifespan."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from .endpoint import Endpoint
+from .metrics import Metrics
 from .socket import Socket
 
 MCP_PATH = "/mcp"
@@ -26,6 +27,7 @@ class Parts:
 
     endpoint: Endpoint
     socket: Socket
+    metrics: Metrics
     is_ready: Callable[[], Awaitable[bool]]
     running: Callable[[], AbstractAsyncContextManager[None]]
     wind_down: Callable[[], None]
@@ -53,5 +55,6 @@ def assemble(parts: Parts) -> FastAPI:
     app.router.routes.append(Route(MCP_PATH, parts.endpoint.post, methods=["POST"]))
     app.router.routes.append(WebSocketRoute(WEBSOCKET_PATH, parts.socket.serve))
     app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
+    app.router.routes.append(Route("/metrics", parts.metrics.get, methods=["GET"]))
     app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))
     return app

@@ -41,6 +41,7 @@ from .guard import Guard
 from .methods.discovery import DiscoveryMethods
 from .methods.tasks import TaskMethods
 from .methods.tools import Bench, ToolMethods
+from .metrics import Figure, Metrics
 from .run import Workbench
 from .sealing import StateSeal
 from .settings import Settings
@@ -140,12 +141,8 @@ async def parts(settings: Settings, config: Config, built: Built) -> Parts:
     who = _identity(settings)
     guard = Guard(settings.allowed_hosts, settings.allowed_origins)
     feed = Feed(built.views, built.log, codec.wire_of, now)
-    listening = Listening(
-        feed,
-        built.signal,
-        built.announcements,
-        WatchLimits(settings.watches, settings.watches_per_owner),
-    )
+    limits = WatchLimits(settings.watches, settings.watches_per_owner)
+    listening = Listening(feed, built.signal, built.announcements, limits)
     listener = ListenMethod(listening)
 
     def wind_down() -> None:
@@ -164,10 +161,26 @@ async def parts(settings: Settings, config: Config, built: Built) -> Parts:
     return Parts(
         endpoint,
         socket,
+        Metrics(_figures(built, limits), who, guard),
         built.is_ready,
         lambda: built.running(settings.drain_s),
         wind_down,
     )
+
+
+def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
+    return {
+        "outlast_signal_live": Figure(
+            "1 while changes are heard of at once; 0 while waiters look for them every second.",
+            lambda: float(built.signal.is_live),
+        ),
+        "outlast_watches_open": Figure(
+            "Watches that clients hold open.", lambda: limits.open_count
+        ),
+        "outlast_calls_running": Figure(
+            "Calls that this process runs now.", lambda: built.worker.running_count
+        ),
+    }
 
 
 def _methods(config: Config, built: Built, seal: StateSeal, poller: Poller) -> Mapping[str, Method]:

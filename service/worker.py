@@ -61,6 +61,11 @@ class Worker:
         self._draining = asyncio.Event()
         self._is_handing_back = False
 
+    @property
+    def running_count(self) -> int:
+        """How many calls run now, those that wait for their clients included."""
+        return len(self._runs)
+
     def start(self) -> None:
         """Begin to work, in tasks of the running loop."""
         self._loops = [asyncio.create_task(self._for_ever(self._beat))]

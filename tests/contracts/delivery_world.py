@@ -29,6 +29,7 @@ from outlast.service.app import Parts, assemble
 from outlast.service.commands import Commands
 from outlast.service.endpoint import Endpoint
 from outlast.service.guard import Guard
+from outlast.service.metrics import Metrics
 from outlast.service.methods.tasks import TaskMethods
 from outlast.service.socket import Socket
 from outlast.tests.contracts.delivery_wire import NARROW_BYTES, stop_listening, turns
@@ -276,6 +277,7 @@ def _parts(listening: Listening, feed: Feed, log: EventLog) -> Parts:
             require_task_name=True,
         ),
         Socket(lambda send, refuse: Switchboard(listener, send, refuse), Names(), guard),
+        Metrics({}, Names(), guard),
         ready,
         contextlib.nullcontext,
         listening.closing.set,

@@ -1,0 +1,90 @@
+"""`/metrics` tells what this process is at, to whoever may know."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import psycopg
+import pytest
+
+from outlast.tests.acceptance.waiting import until
+from outlast.tests.service.conftest import desk_config
+from outlast.tests.support.mcp import RawClient, envelope, headers_of, http_client
+from outlast.tests.support.serving import Serving, serving
+
+pytestmark = pytest.mark.anyio
+
+BOUND_S = 20.0
+TOKEN = "a-token-that-nobody-guesses"
+HANG_UP = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+def figure(page: str, name: str) -> float:
+    (line,) = [line for line in page.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def metrics_url(url: str) -> str:
+    return url.replace("/mcp", "/metrics")
+
+
+async def page_of(client: RawClient) -> str:
+    reply = await client.http.get(metrics_url(client.url))
+    assert reply.status_code == httpx2.codes.OK
+    assert reply.headers["content-type"].startswith("text/plain")
+    return reply.text
+
+
+async def test_a_signal_that_is_cut_off_says_so_and_is_mended(
+    client: RawClient, module_database_url: str
+):
+    async def is_live() -> bool:
+        return figure(await page_of(client), "outlast_signal_live") == 1
+
+    async def is_deaf() -> bool:
+        return not await is_live()
+
+    await until(is_live, BOUND_S)
+    with psycopg.connect(module_database_url, autocommit=True) as connection:
+        connection.execute(HANG_UP)
+    await until(is_deaf, BOUND_S)
+    await until(is_live, BOUND_S)
+
+
+async def test_an_open_watch_is_counted_for_as_long_as_it_is_open(client: RawClient):
+    async def watches() -> float:
+        return figure(await page_of(client), "outlast_watches_open")
+
+    async def nobody_watches() -> bool:
+        return await watches() == 0
+
+    task_id = await client.opened("sign_task_during", {"document": "d"})
+    request = envelope("subscriptions/listen", {"notifications": {"taskIds": [task_id]}})
+    content, headers = json.dumps(request).encode(), headers_of(request)
+    async with client.http.stream("POST", client.url, content=content, headers=headers) as stream:
+        assert stream.status_code == httpx2.codes.OK
+        assert await watches() == 1
+    await until(nobody_watches, BOUND_S)
+
+
+@pytest.fixture
+async def guarded(database_url: str, tmp_path: Path) -> AsyncIterator[Serving]:
+    digest = hashlib.sha256(TOKEN.encode()).hexdigest()
+    (tmp_path / "tokens.toml").write_text(f'[[tokens]]\nsha256 = "{digest}"\nsubject = "alice"\n')
+    config = desk_config('tokens_file = "tokens.toml"')
+    async with serving(tmp_path, config, database_url) as server:
+        yield server
+
+
+async def test_who_has_no_token_or_comes_by_another_name_sees_no_figures(guarded: Serving):
+    url, token = metrics_url(guarded.url), {"Authorization": f"Bearer {TOKEN}"}
+    async with http_client() as http:
+        assert (await http.get(url)).status_code == httpx2.codes.UNAUTHORIZED
+        assert (await http.get(url, headers=token)).status_code == httpx2.codes.OK
+        other = await http.get(url, headers={**token, "Host": "another.example"})
+        assert other.status_code == httpx2.codes.MISDIRECTED_REQUEST
