@@ -29,8 +29,8 @@ from outlast.service.app import Parts, assemble
 from outlast.service.commands import Commands
 from outlast.service.endpoint import Endpoint
 from outlast.service.guard import Guard
-from outlast.service.metrics import Metrics
 from outlast.service.methods.tasks import TaskMethods
+from outlast.service.metrics import Metrics
 from outlast.service.socket import Socket
 from outlast.tests.contracts.delivery_wire import NARROW_BYTES, stop_listening, turns
 from outlast.tests.domain.given import at

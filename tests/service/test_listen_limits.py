@@ -39,7 +39,7 @@ from outlast.tests.support.streams import (
 
 pytestmark = pytest.mark.anyio
 
-INVALID_PARAMS = -32602
+TOO_MANY, REASON = -32603, "too_many_watches"
 PER_OWNER, IN_ALL = 10, 12
 TAKE_S = 1.0
 HEALTHY = PER_OWNER - 1
@@ -77,7 +77,7 @@ async def refusal(server: Serving, task_id: str, token: str) -> dict[str, Any] |
     """Why a stream of this task is refused now; None when it is not."""
     wanted = {"notifications": {"taskIds": [task_id]}}
     async with asking(server.url, wanted, token=token) as reply:
-        if reply.status == httpx2.codes.OK:
+        if reply.header("content-type") == "text/event-stream":
             return None
         return (await reply.body())["error"]
 
@@ -104,14 +104,16 @@ async def test_each_limit_is_named_and_a_client_that_has_gone_leaves_its_seat(
 
     streams = [await take(own, ALICE) for _ in range(PER_OWNER)]
     assert await refusal(server, own, ALICE) == {
-        "code": INVALID_PARAMS,
+        "code": TOO_MANY,
         "message": f"There are already {PER_OWNER} watches of one owner, which is the limit",
+        "data": {"reason": REASON, "limit": "watches of one owner", "most": PER_OWNER},
     }
     for _ in range(IN_ALL - PER_OWNER):
         await take(others, BOB)
     assert await refusal(server, others, BOB) == {
-        "code": INVALID_PARAMS,
+        "code": TOO_MANY,
         "message": f"There are already {IN_ALL} watches of this process, which is the limit",
+        "data": {"reason": REASON, "limit": "watches of this process", "most": IN_ALL},
     }
     streams[0].writer.transport.abort()
     await until_a_seat_is_free(server, own, 5.0)

@@ -41,7 +41,7 @@ PER_OWNER = 4
 STOP_S_MAX = 5.0
 GOING_AWAY = (1001, 1012)
 NOTHING_WATCHED = 4408
-PARSE, INVALID_PARAMS = -32700, -32602
+PARSE, TOO_MANY, INVALID_PARAMS = -32700, -32603, -32602
 
 
 @pytest.fixture(scope="module")
@@ -268,7 +268,7 @@ async def test_too_many_watches_are_refused_one_by_one(server: Serving, publishe
         for number in range(PER_OWNER):
             await connection.send(listen(number, task_id))
         await hear(connection, 2 * PER_OWNER)
-        assert await refused(connection, listen("more", task_id)) == ("more", INVALID_PARAMS)
+        assert await refused(connection, listen("more", task_id)) == ("more", TOO_MANY)
         assert await refused(connection, listen(0, task_id)) == (0, INVALID_PARAMS)
         await connection.send(cancel(0))
         await connection.send(listen("more", task_id))

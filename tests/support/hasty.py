@@ -15,7 +15,7 @@ def _hurry(name: str, seconds: float) -> None:
         case "keep_alive":
             bells.KEEP_ALIVE_S = seconds
         case "take":
-            carriers.TAKE_S_MAX, processes.TAKE_MS_MAX = seconds, round(seconds * 1000)
+            carriers.TAKE_S_MAX = seconds
         case "idle":
             socket.IDLE_S_MAX = seconds
         case "ping":

@@ -74,12 +74,12 @@ class RawStream:
 
     async def message(self) -> dict[str, Any]:
         """The next message; comments are passed over."""
-        while True:
-            event = await self.event()
-            assert event, "the body is over"
-            if not event.startswith(b":"):
-                [data] = [x for x in event.split(b"\r\n") if x.startswith(b"data: ")]
-                return json.loads(data.removeprefix(b"data: "))
+        with anyio.fail_after(READ_S_MAX):
+            while (event := await self.event()).startswith(b":"):
+                pass
+        assert event, "the body is over"
+        [data] = [line for line in event.split(b"\r\n") if line.startswith(b"data: ")]
+        return json.loads(data.removeprefix(b"data: "))
 
     async def messages(self, count: int) -> list[dict[str, Any]]:
         """So many messages."""
