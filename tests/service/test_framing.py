@@ -11,7 +11,7 @@ import anyio.abc
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from outlast.tests.acceptance.waiting import until_file_says
+from outlast.tests.acceptance.waiting import until, until_file_says
 from outlast.tests.service import hostile
 from outlast.tests.service.conftest import desk_config, tasks_stored
 from outlast.tests.support.mcp import (
@@ -231,7 +231,12 @@ async def test_cancelling_the_call_that_made_a_task_leaves_the_task_alone(
     async with http_client() as http:
         caller = RawClient(desk.url, http)
         task_id = (await caller.send(body)).result["taskId"]
+
+        async def has_told() -> bool:
+            return (await caller.task(task_id)).get("statusMessage") == "holding"
+
         await until_file_says(marker, "started")
+        await until(has_told, 15)  # the last that it says of itself
         before = await caller.task(task_id)
         await notify(caller, "notifications/cancelled", body["id"])
     assert await client.task(task_id) == before
