@@ -303,6 +303,7 @@ class Gateway:
         self.port = 0
         self._target = target
         self._open: dict[asyncio.StreamWriter, bytes] = {}
+        self._is_refusing = False
 
     @classmethod
     @asynccontextmanager
@@ -318,14 +319,19 @@ class Gateway:
 
     def refuse_all_but(self, words: bytes | None) -> None:
         """Close the door, and every connection over which these words have not been sent."""
+        self._is_refusing = True
         self._server.close()
         for writer, sent in list(self._open.items()):
             if words is None or words not in sent:
                 writer.transport.abort()
 
     async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        far, forth = await asyncio.open_connection("127.0.0.1", self._target)
+        # Taken by the kernel before the door was closed, and handed to us after it.
+        if self._is_refusing:
+            back.transport.abort()
+            return
         self._open[back] = b""
+        far, forth = await asyncio.open_connection("127.0.0.1", self._target)
         answers = asyncio.create_task(_pump(far, back))
         try:
             while data := await near.read(65536):
