@@ -36,7 +36,7 @@ from outlast.tests.support.streams import (
 pytestmark = pytest.mark.anyio
 
 READ_S_MAX = 10.0
-IDLE_S, PING_S = 1.0, 0.3
+IDLE_S, PING_S = 1.0, 2.0
 PER_OWNER = 4
 STOP_S_MAX = 5.0
 GOING_AWAY = (1001, 1012)
