@@ -80,6 +80,7 @@ class Database:
             open=False,
             name="outlast",
         )
+        self._running: set[asyncio.Task[Sequence[Row]]] = set()
 
     async def open(self) -> None:
         """Start the pool; does not wait for a connection."""
@@ -95,11 +96,22 @@ class Database:
             # After a restart of the server every connection of the pool may be dead.
             for _ in range(POOL_SIZE_MAX):
                 try:
-                    return await self._rows(statement, params)
+                    return await self._whole(statement, params)
                 except psycopg.OperationalError as error:
                     if not failures.is_lost_connection(error):
                         raise
-            return await self._rows(statement, params)
+            return await self._whole(statement, params)
+
+    def _whole(self, statement: str, params: tuple[object, ...]) -> "asyncio.Future[Sequence[Row]]":
+        """The rows, read to the end even when the caller is cancelled meanwhile.
+
+        The pool loses a connection whose borrower is cancelled while giving it back, and forgets
+        who waited for it. A statement is short, and nobody is left waiting for one in vain.
+        """
+        running = asyncio.create_task(self._rows(statement, params))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return asyncio.shield(running)
 
     async def _rows(self, statement: str, params: tuple[object, ...]) -> Sequence[Row]:
         async with self._pool.connection() as connection:

@@ -32,14 +32,18 @@ class FrameResponse(Response):
         So a client can tell it from one that has ended: that one's last frame is its result.
         """
         gone = asyncio.create_task(self._close_once_gone(receive))
+        # A task of its own: waking it for a sign of life goes through three frames, waking this one
+        # through those of every middleware.
+        sending = asyncio.create_task(self._send(send))
         try:
-            await self._send(send)
+            await sending
         except (TimeoutError, errors.StoreUnavailable) as error:
             _log.warning("a stream is cut off: %s", str(error) or "its reader takes nothing")
         finally:
-            gone.cancel()
+            for task in (sending, gone):
+                task.cancel()
             await self._watch.close()  # before a wait that may itself be cancelled
-            await asyncio.gather(gone, return_exceptions=True)
+            await asyncio.gather(sending, gone, return_exceptions=True)
 
     async def _close_once_gone(self, receive: Receive) -> None:
         await disconnected(receive)
@@ -49,14 +53,15 @@ class FrameResponse(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         async with contextlib.aclosing(self._watch.frames()) as frames:
             async for frame in frames:
-                # No timer for a sign of life: ten thousand streams give one every 25 s, and for the
-                # few bytes of theirs that a stuck reader could hold up the kernel's own limit is
-                # enough.
-                async with asyncio.timeout(TAKE_S_MAX if frame else None):
-                    await send(
-                        {"type": "http.response.body", "body": event(frame), "more_body": True}
-                    )
-                del frame  # while all is quiet, nothing is held
+                body = {"type": "http.response.body", "body": event(frame), "more_body": True}
+                if frame == KEEP_ALIVE:
+                    # No timer: ten thousand streams give this sign every 25 s, and what the few
+                    # bytes could wait for in a stuck reader is bounded by the kernel.
+                    await send(body)
+                else:
+                    async with asyncio.timeout(TAKE_S_MAX):
+                        await send(body)
+                del frame, body  # while all is quiet, nothing is held
         async with asyncio.timeout(TAKE_S_MAX):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 

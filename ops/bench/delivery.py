@@ -41,7 +41,8 @@ from outlast.domain.task import Task
 HERE = Path(__file__).parent
 READY_S_MAX = 30.0
 ANSWER_S_MAX = 180.0
-SETTLE_S = 3.0  # after the last change, and before an idle process is looked at
+SETTLE_S = 3.0  # before the first change and after the last
+IDLE_AFTER_S = 35.0  # by then the timers that opening a stream sets have run out
 OPEN_AT_ONCE = 32
 KIB = 1024
 FLOORS = {  # name: the largest value that is good enough, unit
@@ -286,7 +287,7 @@ async def idleness(url: str, folder: Path, wanted: argparse.Namespace) -> dict[s
         begun = time.monotonic()
         async with listening(server, tasks):
             opened_s = time.monotonic() - begun
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(IDLE_AFTER_S)
             used, begun = server.cpu_s(), time.monotonic()
             await asyncio.sleep(wanted.quiet)
             cpu = (server.cpu_s() - used) / (time.monotonic() - begun) * 100

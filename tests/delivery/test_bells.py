@@ -128,16 +128,26 @@ async def opened(stack: AsyncExitStack) -> OpenWatch:
     return watch
 
 
-async def test_a_quiet_watch_says_that_it_lives_and_ends_without_a_result_once_it_is_closed():
+async def test_a_quiet_watch_says_that_it_lives():
+    async with AsyncExitStack() as stack:
+        frames = (await opened(stack)).frames()
+        with anyio.fail_after(SOON_S_MAX):
+            told = [await anext(frames) for _ in range(5)]
+        await frames.aclose()
+    assert [frame == KEEP_ALIVE for frame in told] == [False, False, True, True, True]
+
+
+async def test_a_watch_that_is_closed_ends_at_once_and_without_a_result(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(bells, "KEEP_ALIVE_S", 100 * SOON_S_MAX)  # what ends it is the close alone
     async with AsyncExitStack() as stack:
         watch = await opened(stack)
         frames = watch.frames()
         with anyio.fail_after(SOON_S_MAX):
             for _ in range(2):
-                assert await anext(frames) != KEEP_ALIVE
-            for _ in range(3):
-                assert await anext(frames) == KEEP_ALIVE
+                await anext(frames)
             reading = asyncio.ensure_future(anext(frames, None))
+            await asyncio.wait({reading}, timeout=0)
             await watch.close()
-            rest = [await reading, *[frame async for frame in frames]]
-    assert {frame for frame in rest if frame is not None} <= {KEEP_ALIVE}
+            assert await reading is None
