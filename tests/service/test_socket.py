@@ -210,10 +210,11 @@ async def test_a_client_that_answers_no_ping_is_given_up_and_leaves_its_seats(
             "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
         )
-        for number in range(PER_OWNER):
-            writer.write(masked(listen(number, task_id)))
         with anyio.fail_after(READ_S_MAX):
-            assert (await reader.readline()).startswith(b"HTTP/1.1 101 ")
+            # Only then: what a client sends before the handshake is over belongs to nobody.
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            for number in range(PER_OWNER):
+                writer.write(masked(listen(number, task_id)))
             await reader.read()
     finally:
         writer.transport.abort()
