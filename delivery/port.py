@@ -9,7 +9,7 @@ A change is one event of a task's stream, told as the whole task after it: what 
 have answered at that moment.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -115,12 +115,74 @@ class Connection(Protocol):
         """Open a watch and let its frames flow; a refusal is answered, never raised."""
         ...
 
+    async def carry(
+        self, request_id: str | int, opening: Callable[[], Awaitable[OpenWatch]]
+    ) -> None:
+        """Open a watch of any kind and let its frames flow; a refusal is answered, never raised."""
+        ...
+
     async def cancelled(self, request_id: Any) -> None:
         """End the watch of this request; an unknown one is ignored."""
         ...
 
     async def close(self) -> None:
         """End every watch."""
+        ...
+
+
+@dataclass(frozen=True)
+class EventsRequest:
+    """An `events/*` request as any carrier hands it on: its envelope is judged.
+
+    `is_authenticated` is False for a caller that could be anybody; it may poll and stream alone.
+    """
+
+    owner: str
+    is_authenticated: bool
+    request_id: str | int
+    params: Mapping[str, Any]
+
+
+class EventsDesk(Protocol):
+    """The `events/*` methods. Each may raise InvalidCall, EventsError, and store errors."""
+
+    async def list(self, request: EventsRequest) -> dict[str, Any]:
+        """The event types that this caller may have, and how."""
+        ...
+
+    async def poll(self, request: EventsRequest) -> dict[str, Any]:
+        """A batch of events after a cursor."""
+        ...
+
+    async def stream(self, request: EventsRequest) -> OpenWatch:
+        """The events from a cursor on, as frames."""
+        ...
+
+    async def subscribe(self, request: EventsRequest) -> dict[str, Any]:
+        """Make or refresh a webhook subscription."""
+        ...
+
+    async def unsubscribe(self, request: EventsRequest) -> dict[str, Any]:
+        """End a webhook subscription."""
+        ...
+
+    def source_of(self, owner: str, task_id: str) -> dict[str, Any]:
+        """The `eventSource` of a task that was just created (task event sources)."""
+        ...
+
+    async def judge_webhook(self, request: EventsRequest, given: Any) -> "CallWebhook":
+        """What a call's `dev.outlast/webhook` asks for, its endpoint verified.
+
+        Before the call is accepted: a refusal has created nothing.
+        """
+        ...
+
+
+class CallWebhook(Protocol):
+    """A webhook that was given with a call, good for the task that comes of it."""
+
+    async def follow(self, task_id: str) -> None:
+        """Subscribe it to every change of this task. Idempotent."""
         ...
 
 

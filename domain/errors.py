@@ -13,7 +13,13 @@
     │   ├── MalformedAnswer         one answer of a tasks/update has the wrong shape
     │   ├── IdempotencyConflict     the key was used for another call
     │   ├── MissingCapability       the client did not declare what this needs (-32021)
-    │   └── TooManyWatches          a named limit of open watches is reached
+    │   ├── TooManyWatches          a named limit of open watches is reached
+    │   └── EventsError             the Triggers & Events draft has a code for it
+    │       ├── EventNotFound           no such event type, subscription, or source any more
+    │       ├── Forbidden               not for this caller
+    │       ├── TooManySubscriptions    the owner's quota is reached
+    │       ├── Unsupported             an option that is not offered here
+    │       └── EndpointNotVerified     the callback endpoint did not prove its intent
     ├── DuplicateOpening            the key already opened a task: find it and compare
     ├── StoreUnavailable            PostgreSQL cannot be reached or did not answer in time
     ├── UpstreamError
@@ -110,6 +116,43 @@ class TooManyWatches(CallError):
     def __init__(self, limit: str, most: int) -> None:
         super().__init__(f"There are already {most} {limit}, which is the limit")
         self.limit, self.most = limit, most
+
+
+class EventsError(CallError):
+    """The events request cannot be served. `data` tells programs why; the text is for people."""
+
+    def __init__(self, message: str | None = None, **data: Any) -> None:
+        super().__init__(message)
+        self.data: Mapping[str, Any] = data
+
+
+class EventNotFound(EventsError):
+    """There is no such event type or subscription."""
+
+
+class Forbidden(EventsError):
+    """This caller may not have this."""
+
+
+class TooManySubscriptions(EventsError):
+    """The largest number of subscriptions is reached."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(limit="subscriptions", max=most)
+
+
+class Unsupported(EventsError):
+    """This is not offered here."""
+
+    def __init__(self, feature: str, value: Any) -> None:
+        super().__init__(feature=feature, value=value)
+
+
+class EndpointNotVerified(EventsError):
+    """The callback endpoint did not prove that it wants these deliveries."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason=reason)
 
 
 class DuplicateOpening(OutlastError):
