@@ -84,12 +84,13 @@ def _type_of(topic: str) -> type[TaskEvent]:
 
 @dataclass(frozen=True)
 class ViewRow:
-    """What an append leaves of one task outside its stream."""
+    """What an append leaves of one task outside its stream. `statuses`: one after each event."""
 
     task: Task
     expected: int
     queueing: str
     wire: bytes
+    statuses: Sequence[str]
 
 
 class Line:
@@ -126,10 +127,10 @@ class TaskEventRecorder(PostgresApplicationRecorder):
 
     STATEMENT = (
         "SELECT outlast.append_events("
-        "%b::text[], %b::bigint[], %b::text[], %b::bytea[], %b::uuid[],"
+        "%b::text[], %b::bigint[], %b::text[], %b::bytea[], %b::uuid[], %b::text[],"
         " %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::text[],"
         " %b::timestamptz[], %b::timestamptz[], %b::text[], %b::text[], %b::bytea[],"
-        " %b::text[], %b::text[], %b::float8)"
+        " %b::text[], %b::text[], %b::timestamptz[], %b::float8)"
     )
 
     def __init__(self, datastore: PostgresDatastore) -> None:
@@ -172,6 +173,7 @@ def _arguments(stored_events: Sequence[StoredEvent], rows: Sequence[ViewRow]) ->
         [event.topic for event in stored_events],
         [event.state for event in stored_events],
         [event.event_id for event in stored_events if isinstance(event, StoredTaskEvent)],
+        [status for row in rows for status in row.statuses],
         [task.id for task in tasks],
         [row.expected for row in rows],
         [task.version for task in tasks],
@@ -185,6 +187,7 @@ def _arguments(stored_events: Sequence[StoredEvent], rows: Sequence[ViewRow]) ->
         [row.wire for row in rows],
         [row.queueing for row in rows],
         [task.worker for task in tasks],
+        [task.delegated_until for task in tasks],
         LEASE_S,
     ]
 
@@ -205,12 +208,14 @@ class PostgresEventLog:
     async def append(self, before: Task | None, events: Events) -> Task:
         """See `EventLog.append`."""
         after, expected = before, before.version if before else 0
+        statuses: list[str] = []
         for event in events:
             after = evolve(after, event)
+            statuses.append(after.status.value)
         if after is None or not events:
             raise ValueError("nothing to append")
         wire = codec.wire_of(after)
-        row = ViewRow(after, expected, queueing(before, after), wire)
+        row = ViewRow(after, expected, queueing(before, after), wire, statuses)
         stored = [self._mapper.to_stored_event(event) for event in events]
         loop, line = asyncio.get_running_loop(), Line()
         appended = loop.run_in_executor(self._threads, self._append, stored, row, line)

@@ -10,6 +10,7 @@ from eventsourcing.persistence import PersistenceError
 from ..domain import errors
 
 STALE_VERSION = "OL409"  # raised by outlast.append_events
+TOO_MANY_SUBSCRIPTIONS = "OL429"  # raised by outlast.put_subscription
 UNIQUE_VIOLATION = "23505"
 IDEMPOTENCY_INDEX = "task_view_idempotency"
 

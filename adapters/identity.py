@@ -22,6 +22,10 @@ class LocalIdentity:
         del authorization
         return LOCAL_OWNER
 
+    def knows(self, owner: str) -> bool:
+        """See `Identity.knows`."""
+        return owner == LOCAL_OWNER.key
+
 
 class _Token(BaseModel):
     model_config = ConfigDict(extra="forbid")
@@ -77,6 +81,10 @@ class StaticTokens:
         if found is None:
             raise errors.Unauthenticated
         return found
+
+    def knows(self, owner: str) -> bool:
+        """See `Identity.knows`: whether some token is this owner's."""
+        return any(known.key == owner for known in self._owners.values())
 
 
 def _place(location: tuple[int | str, ...]) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from ..domain import errors
 from ..domain.decisions import Events
@@ -55,6 +55,7 @@ class MemoryStore:
         )
         self._requeue(after, queueing(before, after))
         self._signal.moved(after.id, after.version)
+        self._signal.owner_moved(codec.digest(after.owner))
         return after
 
     def _refuse_conflicts(self, after: Task, expected: int) -> None:
@@ -73,6 +74,9 @@ class MemoryStore:
             self._signal.queue_moved()
         elif what is Queueing.LEASE:
             self._queue[after.id] = _Queued(now, after.worker, now + LEASE_S)
+        elif what is Queueing.WAIT and after.delegated_until is not None:
+            wait_s = (after.delegated_until - datetime.now(UTC)).total_seconds()
+            self._queue[after.id] = _Queued(now + wait_s)
         elif what is Queueing.DROP:
             self._queue.pop(after.id, None)
 

@@ -3,6 +3,7 @@
 The rules that hold whoever asks:
 - terminal is final: nothing follows after completed, failed or cancelled;
 - a worker's wish names its attempt, and a stale attempt is refused;
+- what a job elsewhere calls back names the attempt too, and counts once for each callback's id;
 - input keys are minted here, `in-1`, `in-2` …, and never reused in a task's life;
 - an answer to a key that is unknown, answered or withdrawn is ignored;
 - once the owner wants it stopped, nothing more is asked and no further leg begins;
@@ -24,6 +25,7 @@ STREAM_EVENTS_MAX = 10_000  # a task that needs more fails with `too_many_events
 STREAM_EVENTS_RESERVED = 8  # kept free, so that a full task can still be lost, failed or cancelled
 LOSSES_MAX = 5  # workers lost in a row by one leg before giving up: the task may be what kills them
 END_GRACE_MS = 300_000  # a terminal task stays readable at least this long
+PROGRESS_EVERY = timedelta(seconds=1)  # of one job elsewhere, which is told when it was too soon
 EXTENSION_MS_MIN = 60_000  # a running task's time to live grows by at least this much at once
 
 INTERNAL_ERROR = -32603
@@ -69,15 +71,59 @@ def report_progress(  # noqa: PLR0913, PLR0917 - the fields of one event, and th
     total: float | None,
     message: str | None,
     now: datetime,
+    callback_id: str | None = None,
 ) -> Events:
     """The tool told how far it is; not recorded on a full stream.
 
+    Callbacks may overtake each other: one that is behind what is recorded is not recorded either.
+    Raises TaskAlreadyEnded, StaleAttempt.
+    """
+    if _is_heard(task, attempt, callback_id) or _is_full(task):
+        return ()
+    if callback_id is not None and task.progress is not None and progress < task.progress:
+        return ()
+    return (
+        events.ProgressReported(*_next(task, now), attempt, progress, total, message, callback_id),
+    )
+
+
+def delegate(task: Task, attempt: int, until: datetime | None, now: datetime) -> Events:
+    """The tool started a job elsewhere that has time until then. Nobody can be told to stop it.
+
+    So after a cancel request the task ends here. The time to live is made to outlast the job.
     Raises TaskAlreadyEnded, StaleAttempt.
     """
     _refuse_stale(task, attempt)
-    if _is_full(task):
+    if task.cancel_requested:
+        return (_cancelled(task, now),)
+    end = None if until is None else instant(until)
+    given = events.WorkDelegated(*_next(task, now), attempt, end)
+    after = evolve(task, given)
+    expires_at = task.expires_at
+    if expires_at is None or until is None or expires_at >= until or _is_full(after):
+        return (given,)
+    ttl_ms = _age_ms(task, until) + EXTENSION_MS_MIN
+    return (given, events.TtlChanged(*_next(after, now), ttl_ms=ttl_ms))
+
+
+def is_overdue(task: Task, now: datetime) -> bool:
+    """True once a job elsewhere has had its time."""
+    return task.delegated_until is not None and now >= task.delegated_until
+
+
+def end_overdue(task: Task, now: datetime) -> Events:
+    """A job elsewhere that has not called back in its time has failed; nothing follows before."""
+    if not is_overdue(task, now):
         return ()
-    return (events.ProgressReported(*_next(task, now), attempt, progress, total, message),)
+    return (_failed(task, failure("timeout", "The job did not finish within its time limit"), now),)
+
+
+def is_too_soon(task: Task, now: datetime) -> bool:
+    """True while progress was told so lately that a job's next is not to be recorded yet."""
+    if task.progress_at is None:
+        return False
+    last = datetime.fromisoformat(task.progress_at)
+    return last <= now < last + PROGRESS_EVERY
 
 
 def finish_leg(
@@ -160,19 +206,34 @@ def request_cancel(task: Task, now: datetime) -> Events:
     return (wanted, _cancelled(evolve(task, wanted), now))
 
 
-def complete(task: Task, attempt: int, result: Mapping[str, Json], now: datetime) -> Events:
+def complete(
+    task: Task,
+    attempt: int,
+    result: Mapping[str, Json],
+    now: datetime,
+    callback_id: str | None = None,
+) -> Events:
     """The call returned; a late result after a cancel request still counts.
 
     Raises TaskAlreadyEnded, StaleAttempt.
     """
-    _refuse_stale(task, attempt)
-    return (events.TaskCompleted(*_next(task, now), ttl_ms=_ttl_at_end(task, now), result=result),)
+    if _is_heard(task, attempt, callback_id):
+        return ()
+    ttl_ms = _ttl_at_end(task, now)
+    return (events.TaskCompleted(*_next(task, now), ttl_ms, result, callback_id),)
 
 
-def fail(task: Task, attempt: int, error: Mapping[str, Json], now: datetime) -> Events:
+def fail(
+    task: Task,
+    attempt: int,
+    error: Mapping[str, Json],
+    now: datetime,
+    callback_id: str | None = None,
+) -> Events:
     """The call ended in a JSON-RPC error. Raises TaskAlreadyEnded, StaleAttempt."""
-    _refuse_stale(task, attempt)
-    return (_failed(task, error, now),)
+    if _is_heard(task, attempt, callback_id):
+        return ()
+    return (_failed(task, error, now, callback_id),)
 
 
 def stop(task: Task, attempt: int, now: datetime) -> Events:
@@ -247,9 +308,12 @@ def is_expired(task: Task, now: datetime) -> bool:
 def expire(task: Task, now: datetime) -> Events:
     """The time to live ended first.
 
-    A running attempt is left alone: its worker extends the time, or is lost.
+    A running attempt is left alone: its worker extends the time, or is lost. So is a job elsewhere
+    as long as it has time of its own.
     """
     if task.status.is_terminal or task.is_running or not is_expired(task, now):
+        return ()
+    if task.delegated_until is not None and not is_overdue(task, now):
         return ()
     error = failure("expired", "The task's time to live ended before the call did")
     return (events.TaskExpired(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error),)
@@ -266,8 +330,10 @@ def _request(
     return events.InputRequested(*_next(task, now), attempt, held=held, questions=questions)
 
 
-def _failed(task: Task, error: Mapping[str, Json], now: datetime) -> events.TaskFailed:
-    return events.TaskFailed(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error)
+def _failed(
+    task: Task, error: Mapping[str, Json], now: datetime, callback_id: str | None = None
+) -> events.TaskFailed:
+    return events.TaskFailed(*_next(task, now), _ttl_at_end(task, now), error, callback_id)
 
 
 def _fail_full(task: Task, now: datetime) -> Events:
@@ -304,3 +370,19 @@ def _refuse_stale(task: Task, attempt: int) -> None:
     _refuse_ended(task)
     if not task.is_running or task.attempt != attempt:
         raise errors.StaleAttempt(attempt, task.attempt)
+
+
+def _is_heard(task: Task, attempt: int, callback_id: str | None) -> bool:
+    """True for a callback that was recorded before.
+
+    Raises TaskAlreadyEnded, StaleAttempt for a worker or a job that has no say here.
+    """
+    if callback_id is None:
+        _refuse_stale(task, attempt)
+        return False
+    if task.attempt == attempt and callback_id in task.heard:
+        return True
+    _refuse_ended(task)
+    if not task.is_delegated or task.attempt != attempt:
+        raise errors.StaleAttempt(attempt, task.attempt)
+    return False

@@ -61,14 +61,34 @@ class WorkStarted(TaskEvent):
 
 @dataclass(frozen=True)
 class ProgressReported(TaskEvent):
-    """The tool told how far it is."""
+    """The tool told how far it is; `callback_id` is set when a job elsewhere told it."""
 
     TOPIC: ClassVar[str] = "task.progress_reported"
+    class_version: ClassVar[int] = 2
 
     attempt: int
     progress: float
     total: float | None
     message: str | None
+    callback_id: str | None = None
+
+    @staticmethod
+    def upcast_v1_v2(state: dict[str, Json]) -> None:
+        """Before, only a worker could say so."""
+        state["callback_id"] = None
+
+
+@dataclass(frozen=True)
+class WorkDelegated(TaskEvent):
+    """The tool started a job elsewhere and returned; the job tells the rest by callbacks.
+
+    No worker holds the attempt any more. `until` is the instant when the tool's time is up.
+    """
+
+    TOPIC: ClassVar[str] = "task.work_delegated"
+
+    attempt: int
+    until: str | None
 
 
 @dataclass(frozen=True)
@@ -144,9 +164,16 @@ class TaskCompleted(TaskEvent):
     """The call returned a result, be it with `isError` or without."""
 
     TOPIC: ClassVar[str] = "task.completed"
+    class_version: ClassVar[int] = 2
 
     ttl_ms: int | None
     result: Mapping[str, Json]
+    callback_id: str | None = None
+
+    @staticmethod
+    def upcast_v1_v2(state: dict[str, Json]) -> None:
+        """Before, only a worker could say so."""
+        state["callback_id"] = None
 
 
 @dataclass(frozen=True)
@@ -154,9 +181,16 @@ class TaskFailed(TaskEvent):
     """The call ended in a JSON-RPC error (`code`, `message`, optional `data`)."""
 
     TOPIC: ClassVar[str] = "task.failed"
+    class_version: ClassVar[int] = 2
 
     ttl_ms: int | None
     error: Mapping[str, Json]
+    callback_id: str | None = None
+
+    @staticmethod
+    def upcast_v1_v2(state: dict[str, Json]) -> None:
+        """Before, only a worker could say so."""
+        state["callback_id"] = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +215,7 @@ class TaskExpired(TaskEvent):
 EVENT_TYPES: tuple[type[TaskEvent], ...] = (
     TaskOpened,
     WorkStarted,
+    WorkDelegated,
     ProgressReported,
     CheckpointReached,
     InputRequested,

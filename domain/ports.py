@@ -1,4 +1,4 @@
-"""Every seam of Outlast on one page, in words that an adapter can be built from.
+"""Every seam of Outlast on one page, in words that an adapter can be built from (push: `push.py`).
 
 Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin;
 one contract suite (`tests/contracts/`) holds both to these sentences. All methods may raise
@@ -107,8 +107,16 @@ class Signal(Protocol):
         """From here on until the exit, moves of these tasks wake the yielded waiter."""
         ...
 
+    def watching_owner(self, owner: str) -> AbstractAsyncContextManager["Wakeup"]:
+        """From here on until the exit, moves of any task of this owner wake the yielded waiter."""
+        ...
+
     def watching_queue(self) -> AbstractAsyncContextManager["Wakeup"]:
         """From here on until the exit, tasks that become runnable wake the yielded waiter."""
+        ...
+
+    def watching_outbox(self) -> AbstractAsyncContextManager["Wakeup"]:
+        """From here on until the exit, deliveries that are queued wake the yielded waiter."""
         ...
 
 
@@ -152,7 +160,10 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One leg of one call, complete in itself."""
+    """One leg of one call, complete in itself.
+
+    `callback` is the `url` and `secret` by which a job that the tool starts elsewhere may report.
+    """
 
     upstream: str
     tool: str
@@ -161,6 +172,7 @@ class ToolCall:
     answers: Mapping[str, Json] | None = None
     request_state: str | None = None
     trace: Mapping[str, str] | None = None
+    callback: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -258,4 +270,8 @@ class Identity(Protocol):
 
     async def authenticate(self, authorization: str | None) -> Owner:
         """The owner named by an Authorization header's value. Raises Unauthenticated."""
+        ...
+
+    def knows(self, owner: str) -> bool:
+        """Whether this owner, by its key, may still be told things while it does not ask."""
         ...

@@ -8,16 +8,20 @@ LEASE_S = 6.0  # a worker silent for so long has lost its tasks; `service/worker
 
 
 class Queueing(StrEnum):
-    """What an append does to the task's row in the run queue."""
+    """What an append does to the task's row in the run queue; WAIT makes it free, due later."""
 
     PUT = "put"
     LEASE = "lease"
+    WAIT = "wait"
     KEEP = "keep"
     DROP = "drop"
 
 
 def queueing(before: Task | None, after: Task) -> Queueing:
     """PUT a task that has become runnable, DROP one that is parked or ended, KEEP every other.
+
+    A job elsewhere needs no worker until its time is up: the row then WAITs, free and due at the
+    task's `delegated_until`, and there is none for a job without an end.
 
     A task that is opened by the very worker that already runs it is put with that worker's LEASE.
 
@@ -28,4 +32,6 @@ def queueing(before: Task | None, after: Task) -> Queueing:
         return Queueing.KEEP if before is not None and before.is_runnable else Queueing.PUT
     if after.is_running:
         return Queueing.LEASE if before is None else Queueing.KEEP
+    if after.is_delegated and after.delegated_until is not None:
+        return Queueing.KEEP if before is not None and before.is_delegated else Queueing.WAIT
     return Queueing.DROP

@@ -48,7 +48,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Task:
-    """All that is known of one task after `version` events. `opened` keeps what was asked for."""
+    """All that is known of one task after `version` events. `opened` keeps what was asked for.
+
+    While it `is_delegated` no worker holds the attempt, but a job elsewhere, which is given up at
+    `delegated_until`; `heard` has the ids of the callbacks that were recorded.
+    """
 
     opened: events.TaskOpened
     version: int
@@ -65,6 +69,11 @@ class Task:
     questions: tuple[Question, ...] = ()
     result: Mapping[str, Json] | None = None
     error: Mapping[str, Json] | None = None
+    is_delegated: bool = False
+    delegated_until: datetime | None = None
+    progress: float | None = None
+    progress_at: str | None = None
+    heard: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -95,7 +104,7 @@ class Task:
 
     @property
     def is_running(self) -> bool:
-        """True while an attempt holds the task."""
+        """True while a worker holds the task."""
         return self.worker is not None
 
     @property
@@ -106,7 +115,8 @@ class Task:
     @property
     def is_runnable(self) -> bool:
         """True when a worker may start the next attempt."""
-        return not (self.status.is_terminal or self.is_running or self.is_parked)
+        held = self.is_running or self.is_parked or self.is_delegated
+        return not (self.status.is_terminal or held)
 
     @property
     def has_checkpoint(self) -> bool:
@@ -151,11 +161,22 @@ def _apply(event: TaskEvent, task: Task) -> Task:  # noqa: ARG001 - the rules be
 
 @_apply.register
 def _(event: events.WorkStarted, task: Task) -> Task:
-    return replace(task, attempt=event.attempt, worker=event.worker)
+    return replace(
+        task, attempt=event.attempt, worker=event.worker, progress=None, progress_at=None
+    )
+
+
+@_apply.register
+def _(event: events.WorkDelegated, task: Task) -> Task:
+    until = None if event.until is None else datetime.fromisoformat(event.until)
+    # The tool may have told of its own steps: the job counts from its own start.
+    given = replace(_withdraw(task), worker=None, progress=None)
+    return replace(given, is_delegated=True, delegated_until=until)
 
 
 @_apply.register
 def _(event: events.ProgressReported, task: Task) -> Task:
+    task = _hear(replace(task, progress=event.progress, progress_at=event.at), event.callback_id)
     if task.status is TaskStatus.INPUT_REQUIRED or task.cancel_requested:
         return task
     return replace(task, status_message=event.message or _amount(event.progress, event.total))
@@ -207,12 +228,15 @@ def _(event: events.TtlChanged, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.TaskCompleted, task: Task) -> Task:
-    return replace(_end(task, TaskStatus.COMPLETED, None, event.ttl_ms), result=event.result)
+    ended = _end(_hear(task, event.callback_id), TaskStatus.COMPLETED, None, event.ttl_ms)
+    return replace(ended, result=event.result)
 
 
 @_apply.register(events.TaskFailed)
 @_apply.register(events.TaskExpired)
 def _(event: events.TaskFailed | events.TaskExpired, task: Task) -> Task:
+    if isinstance(event, events.TaskFailed):
+        task = _hear(task, event.callback_id)
     return replace(
         _end(task, TaskStatus.FAILED, str(event.error["message"]), event.ttl_ms), error=event.error
     )
@@ -225,8 +249,18 @@ def _(event: events.TaskCancelled, task: Task) -> Task:
 
 def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None) -> Task:
     return replace(
-        _withdraw(task), status=status, status_message=message, ttl_ms=ttl_ms, worker=None
+        _withdraw(task),
+        status=status,
+        status_message=message,
+        ttl_ms=ttl_ms,
+        worker=None,
+        is_delegated=False,
+        delegated_until=None,
     )
+
+
+def _hear(task: Task, callback_id: str | None) -> Task:
+    return task if callback_id is None else replace(task, heard=(*task.heard, callback_id))
 
 
 def _withdraw(task: Task) -> Task:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -14,11 +15,15 @@ from outlast.tests.domain.given import (
     OPENED,
     YES,
     Wish,
+    after,
     answers,
     asks,
     at,
+    calls_back,
+    calls_back_with,
     cancels,
     completes,
+    delegates,
     fails,
     holds,
     loses,
@@ -33,6 +38,7 @@ BOUND_S = 10.0
 
 TASKS = 40
 CLAIMERS = 8
+CLOCKS_APART = timedelta(seconds=1)  # the store's and ours
 
 
 # How a queued task moves on, and whether it then waits for a worker.
@@ -46,6 +52,9 @@ DROPPED: dict[str, Sequence[Wish]] = {
     "completed": [starts(), completes()],
     "failed": [starts(), fails()],
     "cancelled": [cancels()],
+    "given to a job without an end": [starts(), delegates()],
+    "completed by a job": [starts(), delegates(at(3_600)), calls_back_with()],
+    "cancelled while a job has it": [starts(), delegates(at(3_600)), cancels()],
 }
 
 
@@ -100,6 +109,41 @@ async def test_a_runnable_task_that_stays_so_keeps_the_lease_of_who_claimed_it(
     assert task.is_runnable
     assert await ports.dispatcher.claim("worker-c", 10, LONG_S) == []
     assert await ports.dispatcher.renew("worker-b", [task.id], LONG_S) == [task.id]
+
+
+async def test_a_task_whose_job_has_time_leaves_its_worker_and_waits(ports: Ports) -> None:
+    task = await open_task(ports.log)
+    await ports.dispatcher.claim("worker-a", 1, LONG_S)
+    until_then = datetime.now(UTC) + timedelta(hours=1)
+    for wish in (starts("worker-a"), delegates(until_then), calls_back("evt-1")):
+        task = await happens(ports.log, task, wish)
+    assert await ports.dispatcher.renew("worker-a", [task.id], LONG_S) == []
+    assert await ports.dispatcher.depth() == 0
+    assert await ports.dispatcher.claim("worker-b", 10, LONG_S) == []
+
+
+async def test_a_task_whose_job_has_had_its_time_is_claimed_by_one_worker(ports: Ports) -> None:
+    task = await open_task(ports.log)
+    await ports.dispatcher.claim("worker-a", 1, LONG_S)
+    soon = datetime.now(UTC) + timedelta(seconds=SHORT_S)
+    task = await happens(ports.log, task, starts("worker-a"), delegates(soon))
+    await until_claimed(ports, "worker-b", task.id)
+    assert decisions.is_overdue(task, datetime.now(UTC) + CLOCKS_APART)
+    task = await happens(ports.log, task, calls_back("evt-1"))
+    assert await ports.dispatcher.claim("worker-c", 10, LONG_S) == []
+    assert await ports.dispatcher.renew("worker-b", [task.id], LONG_S) == [task.id]
+
+
+async def test_a_task_that_was_delegated_as_it_was_opened_waits_as_well(ports: Ports) -> None:
+    task = fold(decisions.open_task(OPENED))
+    assert task is not None
+    later = datetime.now(UTC) + timedelta(hours=1)
+    given = after(task, starts("worker-a"), delegates(later))
+    history = (task.opened, *starts("worker-a")(task))
+    history += delegates(later)(after(task, starts("worker-a")))
+    assert await ports.log.append(None, history) == given
+    assert await ports.dispatcher.renew("worker-a", [task.id], LONG_S) == []
+    assert await ports.dispatcher.claim("worker-b", 10, LONG_S) == []
 
 
 async def test_a_task_opened_by_the_worker_that_runs_it_is_leased_to_that_worker(

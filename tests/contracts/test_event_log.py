@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -19,8 +20,11 @@ from outlast.tests.domain.given import (
     answers,
     asks,
     at,
+    calls_back,
+    calls_back_with,
     cancels,
     completes,
+    delegates,
     fails,
     starts,
 )
@@ -70,6 +74,34 @@ async def test_events_are_read_first_to_last_exactly_as_they_were_appended(ports
     assert list(await ports.log.read(OPENED.task_id)) == everything
     assert [event.version for event in everything] == [1, 2, 3, 4, 5, 6]
     assert fold(everything) == task
+
+
+@pytest.mark.parametrize("until", [None, at(3_600)], ids=["without an end", "with an end"])
+async def test_what_a_job_elsewhere_told_is_read_as_it_was_appended(
+    ports: Ports, until: datetime | None
+) -> None:
+    task = await open_task(ports.log)
+    task = await happens(ports.log, task, starts(), delegates(until), calls_back("evt-1"))
+    assert fold(await ports.log.read(task.id)) == task
+    assert (task.delegated_until, task.heard) == (until, ("evt-1",))
+    view = await ports.views.get(task.id)
+    assert view is not None
+    assert (view.is_terminal, view.expires_at) == (False, task.expires_at)
+    ended = await happens(ports.log, task, calls_back_with())
+    assert fold(await ports.log.read(task.id)) == ended
+    assert ended.heard == ("evt-1", "evt-done")
+
+
+async def test_of_racing_callbacks_with_one_id_exactly_one_is_appended(ports: Ports) -> None:
+    task = await happens(ports.log, await open_task(ports.log), starts(), delegates())
+    outcomes = await asyncio.gather(
+        *(outcome_of(happens(ports.log, task, calls_back_with())) for _ in range(RACERS))
+    )
+    losers = [outcome for outcome in outcomes if isinstance(outcome, errors.StaleVersion)]
+    assert len(losers) == RACERS - 1
+    stored = fold(await ports.log.read(task.id))
+    assert stored is not None
+    assert calls_back_with()(stored) == ()
 
 
 @pytest.mark.parametrize("task_id", ["unknown", "", "a\x00b", "a\ud800b", "x" * 10_000, "%s'"])

@@ -99,6 +99,25 @@ def fails(error: Mapping[str, Any] = ERROR, seconds: float = 6) -> Wish:
     return lambda task: decisions.fail(task, task.attempt, error, at(seconds))
 
 
+def delegates(until: datetime | None = None, seconds: float = 5) -> Wish:
+    """The running call returns and leaves the rest to a job elsewhere."""
+    return lambda task: decisions.delegate(task, task.attempt, until, at(seconds))
+
+
+def calls_back(callback_id: str, progress: float = 1, seconds: float = 6) -> Wish:
+    """The job tells how far it is."""
+    return lambda task: decisions.report_progress(
+        task, task.attempt, progress, None, None, at(seconds), callback_id
+    )
+
+
+def calls_back_with(
+    result: Mapping[str, Any] = RESULT, callback_id: str = "evt-done", seconds: float = 7
+) -> Wish:
+    """The job has a result."""
+    return lambda task: decisions.complete(task, task.attempt, result, at(seconds), callback_id)
+
+
 def stops(seconds: float = 6) -> Wish:
     """The running body stops because of the cancel request."""
     return lambda task: decisions.stop(task, task.attempt, at(seconds))
@@ -122,3 +141,8 @@ def ended() -> dict[str, Task]:
         "cancelled": after(running(), cancels(), stops()),
         "expired": after(opened(), lambda task: decisions.expire(task, at(TTL_MS / 1000))),
     }
+
+
+def delegated(until: datetime | None = None, **changes: Any) -> Task:
+    """A task whose job runs elsewhere."""
+    return after(running(**changes), delegates(until))

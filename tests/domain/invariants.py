@@ -29,6 +29,7 @@ BY_THE_ATTEMPT = (
     events.CheckpointReached,
     events.InputRequested,
     events.WorkLost,
+    events.WorkDelegated,
 )
 WIRE_ALWAYS = {"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
 WIRE_BY_STATUS = {
@@ -74,18 +75,48 @@ def one_attempt_runs_at_a_time_and_attempts_count_up(history: History, task: Tas
 
 
 def only_the_running_attempt_reports(history: History, task: Task) -> None:
+    """A worker while it holds the attempt, and the job elsewhere once it was given on."""
     before: Task | None = None
     for event, state in zip(history, states(history), strict=True):
+        calls_back = getattr(event, "callback_id", None) is not None
+        if isinstance(event, (*BY_THE_ATTEMPT, events.TaskCompleted)):
+            assert before is not None
+            assert before.is_delegated if calls_back else before.is_running, event
         if isinstance(event, BY_THE_ATTEMPT):
             assert before is not None
-            assert before.is_running, event
             assert event.attempt == before.attempt, event
-        if isinstance(event, events.TaskCompleted):
+        if calls_back:
             assert before is not None
-            assert before.is_running, event
+            assert before.is_delegated, event
         if isinstance(event, events.TaskExpired):
             assert before is not None
             assert not before.is_running, event
+        before = state
+
+
+def a_callback_counts_once(history: History, task: Task) -> None:
+    told = [getattr(event, "callback_id", None) for event in history]
+    ids = [callback_id for callback_id in told if callback_id is not None]
+    assert len(set(ids)) == len(ids), ids
+    assert task.heard == tuple(ids)
+
+
+def no_attempt_follows_one_that_was_delegated(history: History, task: Task) -> None:
+    attempts = [event for event in history if isinstance(event, events.WorkStarted)]
+    given = [event for event in history if isinstance(event, events.WorkDelegated)]
+    assert [event.attempt for event in given] in ([], [attempts[-1].attempt if attempts else 0])
+    assert not given or given[0].version > attempts[-1].version
+
+
+def a_job_has_its_time(history: History, task: Task) -> None:
+    """It neither expires nor is it given up before, whatever the time to live was."""
+    before: Task | None = None
+    for event, state in zip(history, states(history), strict=True):
+        until = before.delegated_until if before is not None else None
+        if until is not None and isinstance(event, events.TaskExpired):
+            assert event.at >= decisions.instant(until), event
+        if until is not None and getattr(event, "callback_id", "") is None:
+            assert event.at >= decisions.instant(until), event
         before = state
 
 
@@ -144,10 +175,16 @@ def an_outcome_is_there_exactly_when_the_status_says_so(history: History, task: 
 
 
 def a_task_is_never_stuck(history: History, task: Task) -> None:
-    """It has ended, or one thing holds: an attempt has it, it is parked, or a worker may start."""
-    assert not (task.status.is_terminal and task.is_running)
+    """It has ended, or one thing holds.
+
+    A worker has it, a job elsewhere has it, it is parked, or a worker may start.
+    """
+    assert not (task.status.is_terminal and (task.is_running or task.is_delegated))
     if not task.status.is_terminal:
-        assert task.is_running + task.is_parked + task.is_runnable == 1
+        holds = (task.is_running, task.is_delegated, task.is_parked, task.is_runnable)
+        assert sum(holds) == 1, holds
+    assert task.is_delegated or task.delegated_until is None
+    assert not (task.is_delegated and task.outstanding), "nobody waits for these answers"
     if task.is_parked:
         assert task.outstanding
 
@@ -166,11 +203,17 @@ def the_queue_has_a_row_exactly_while_the_task_wants_a_worker(history: History, 
         queued = {
             Queueing.PUT: True,
             Queueing.LEASE: True,
+            Queueing.WAIT: True,
             Queueing.KEEP: queued,
             Queueing.DROP: False,
         }[queueing(before, state)]
         before = state
-        assert queued == (state.is_running or state.is_runnable), state
+        assert queued == wants_a_row(state), state
+
+
+def wants_a_row(task: Task) -> bool:
+    """A worker has it, wants it, or will have to end it when the job's time is over."""
+    return task.is_running or task.is_runnable or task.delegated_until is not None
 
 
 def an_unsafe_tool_starts_once_without_a_checkpoint(history: History, task: Task) -> None:
@@ -192,13 +235,18 @@ def the_wire_form_has_only_what_the_specification_names(history: History, task: 
 
 
 def the_wire_form_keeps_our_secrets(history: History, task: Task) -> None:
-    """No worker, owner, key or state of the upstream; tests give these names found nowhere else."""
+    """No worker, owner, callback, key or state of the upstream.
+
+    Tests give these names that are found nowhere else.
+    """
     text = orjson.dumps(detailed_task(task)).decode()
     told = [secret for event in history for secret in _secrets(event) if secret in text]
     assert not told, told
 
 
 def _secrets(event: TaskEvent) -> Iterator[str]:
+    callback_id: str | None = getattr(event, "callback_id", None)
+    yield from [callback_id] if callback_id else []
     if isinstance(event, events.TaskOpened):
         yield event.owner
         yield from [event.carried_state] if event.carried_state else []
@@ -232,6 +280,9 @@ OF_A_HISTORY: tuple[Invariant, ...] = (
     a_terminal_event_is_the_only_one_and_the_last,
     one_attempt_runs_at_a_time_and_attempts_count_up,
     only_the_running_attempt_reports,
+    a_callback_counts_once,
+    no_attempt_follows_one_that_was_delegated,
+    a_job_has_its_time,
     keys_are_minted_once,
     a_key_is_answered_once_and_only_while_it_waits,
     time_does_not_run_backwards,

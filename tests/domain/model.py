@@ -4,6 +4,7 @@ A state is one task, its run-queue row, and what two workers believe; a step is 
 claim or one fault. The workers follow the rules that `Dispatcher` and `EventLog` suppose:
 - claim a row that is free or whose lease ran out; if an attempt was running at the claim, declare
   that attempt lost, else start the next one and, once the append is acknowledged, send the call;
+- whoever claims a task whose job elsewhere has had its time gives that job up;
 - whoever is alive renews its lease; a stalled worker does not, and may wake at any later moment and
   report. That it wakes is luck; that a fresh worker takes its place one day is not.
 Not here: the version check of an append (load, decide and append are one step, since a conflict
@@ -18,8 +19,9 @@ from outlast.domain import decisions, errors, events
 from outlast.domain.decisions import Events
 from outlast.domain.queueing import Queueing, queueing
 from outlast.domain.task import Task, evolve
-from outlast.tests.domain import invariants
+from outlast.tests.domain import invariants, model_jobs
 from outlast.tests.domain.given import DEPLOY, ERROR, REGION, RESULT, YES, after, at, opened
+from outlast.tests.domain.model_jobs import Decide
 from outlast.tests.domain.model_states import (
     By,
     Decided,
@@ -38,7 +40,6 @@ EARLY, LATE = at(1), at(61)
 QUESTIONS_MAX = 2
 LEGS_MAX = 2
 
-Decide = Callable[[Task, datetime], Events]
 QueueingRule = Callable[[Task | None, Task], Queueing]
 
 
@@ -89,8 +90,12 @@ class Model:
 
     def _check(self, state: State) -> None:
         task = self.tasks[state.task]
-        wanted = task.is_running or task.is_runnable
+        wanted = invariants.wants_a_row(task)
         assert (state.row is not None) == wanted, "the run queue does not say who wants a worker"
+        waits = state.row is not None and state.row.waits
+        assert waits <= task.is_delegated, "a task waits although it wants a worker now"
+        idle = task.is_delegated and state.row == Row() and not state.late
+        assert not idle, "a worker has nothing to do while a job has time"
         assert state.sends <= 1, "a tool that is not safe to run again was started twice"
         live = [worker for worker in state.workers if worker.attempt == task.attempt]
         runs = [worker for worker in live if worker.phase in {"started", "running", "waiting"}]
@@ -103,6 +108,7 @@ class Model:
             assert not now.status.is_terminal, f"{event.TOPIC} came after the end"
             if attempt is not None and not isinstance(event, events.WorkStarted):
                 assert attempt == now.attempt, f"a stale attempt brought {event.TOPIC}"
+            model_jobs.counts_for_its_attempt(now, event)
             if isinstance(event, events.TaskExpired):
                 assert not now.is_running, "a running attempt expired under its worker"
             now = evolve(now, event)
@@ -132,6 +138,7 @@ class Model:
     def _steps(self, state: State) -> Iterator[Step]:
         yield from self._client(state)
         yield from self._clock(state)
+        yield from self._jobs(state)
         for number, worker in enumerate(state.workers):
             if worker.stalled:
                 awake = worker._replace(stalled=False)
@@ -164,10 +171,19 @@ class Model:
             )
         yield from self._alone(state, By.CLIENT, "cancel", decisions.request_cancel)
 
+    def _jobs(self, state: State) -> Iterator[Step]:
+        """Whether a job calls back is luck."""
+        if self.tool.delegates:
+            for label, calls_back in model_jobs.callbacks(self.tasks[state.task]):
+                yield from self._alone(state, By.LUCK, label, calls_back)
+
     def _clock(self, state: State) -> Iterator[Step]:
         if not state.late:
             yield Step("time passes", By.SYSTEM, state._replace(late=True))
         yield from self._alone(state, By.SYSTEM, "sweep", decisions.expire)
+        if not self.tool.is_bounded:
+            later = model_jobs.expires_much_later
+            yield from self._alone(state, By.SYSTEM, "sweep much later", later)
         row = state.row
         if row and row.holder is not None and not row.expired:
             holder = state.workers[row.holder]
@@ -178,7 +194,7 @@ class Model:
 
     def _claim(self, state: State, number: int) -> Iterator[Step]:
         row, task = state.row, self.tasks[state.task]
-        if row and (row.holder is None or row.expired):
+        if row and (row.holder is None or row.expired) and (state.late or not row.waits):
             claimed = Worker("claimed", task.attempt if task.is_running else 0)
             taken = state._replace(row=Row(number))
             yield Step(f"{number} claims", By.SYSTEM, with_worker(taken, number, claimed))
@@ -193,6 +209,9 @@ class Model:
 
             yield from self._report(state, number, f"declare {seen} lost", lose, Worker())
             yield from self._start(state, number, f"take over from {seen}", lose)
+        elif decisions.is_overdue(task, LATE):
+            give_up = decisions.end_overdue
+            yield from self._report(state, number, "give the job up", give_up, Worker())
         elif task.is_runnable:
             yield from self._start(state, number, "start", lambda _task, _now: ())
         else:
@@ -235,6 +254,9 @@ class Model:
             yield from self._hear(state, number, worker)
         else:
             yield from self._end(state, number, n)
+            if self.tool.delegates:
+                given = model_jobs.gives_on(n, LATE if self.tool.is_bounded else None)
+                yield from self._report(state, number, f"delegate {n}", given, Worker())
             if self.tool.holds:
                 yield from self._hold(state, number, worker)
             elif task.leg < LEGS_MAX:
@@ -330,7 +352,9 @@ class Model:
             yield Step(f"{number}: {label}: reply lost", By.FAULT, unknown)
 
     def _append(self, state: State, decided: Decided) -> State:
-        rows = {Queueing.PUT: Row(), Queueing.DROP: None, Queueing.KEEP: state.row}
+        waiting = Row(waits=True)
+        rows = {Queueing.PUT: Row(), Queueing.WAIT: waiting, Queueing.KEEP: state.row}
+        rows[Queueing.DROP] = None
         return state._replace(task=decided.task, row=rows[decided.queueing])
 
     def _decide(self, state: State, label: str, decide: Decide) -> Decided | None:

@@ -27,10 +27,11 @@ class Worker(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The run-queue row; `holder` None for a free one."""
+    """The run-queue row; `holder` None for a free one, `waits` while it is due at LATE only."""
 
     holder: int | None = None
     expired: bool = False
+    waits: bool = False
 
 
 class State(NamedTuple):
@@ -64,12 +65,15 @@ class Decided(NamedTuple):
 class Tool:
     """What the tool may do: ask mid-call or end legs, and whether it may be run twice.
 
-    With `opens_running` the call was under way before it became a task.
+    With `opens_running` the call was under way before it became a task. With `delegates` it may
+    start a job elsewhere, which has time until LATE if it `is_bounded`.
     """
 
     holds: bool
     is_safe: bool
     opens_running: bool = False
+    delegates: bool = False
+    is_bounded: bool = True
 
 
 class Report(NamedTuple):

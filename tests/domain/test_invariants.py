@@ -2,7 +2,8 @@
 
 from collections import Counter
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ JSON_VALUES = st.recursive(
 JSON_OBJECTS = st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=3)
 KEYS = st.integers(0, 8).map(lambda number: f"in-{number}") | st.just("upstream-key-one")
 WORKERS = st.sampled_from(["worker-secret-a", "worker-secret-b"])
+CALLBACKS = st.integers(1, 6).map(lambda number: f"callback-secret-{number}")
 STATES = st.none() | st.sampled_from(["state-secret-1", "state-secret-2"])
 # Mostly the running attempt, often an earlier one, now and then one that never was.
 BEHIND = st.sampled_from([0, 0, 0, 1, 2, -1])
@@ -81,6 +83,13 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
         wanted = queueing(before, after)
         if wanted is not Queueing.KEEP:
             self.queued = wanted is not Queueing.DROP
+
+    def _call_back(self, decide: Any, callback_id: str, behind: int, *arguments: Any) -> Events:
+        attempt, task = self.task.attempt - behind, self.task
+        new = self._wish(partial(decide, callback_id=callback_id), attempt, *arguments)
+        if behind or not task.is_delegated or callback_id in task.heard:
+            assert new == (), "a callback counted that must not"
+        return new
 
     def _has_told(self) -> bool:
         own = [event for event in self.history if getattr(event, "attempt", 0) == self.task.attempt]
@@ -178,12 +187,52 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         self._wish(decisions.expire)
-        waits = not (self.task.status.is_terminal or self.task.is_running)
+        held = self.task.is_running or self.task.delegated_until is not None
+        waits = not (self.task.status.is_terminal or held)
         assert not (waits and decisions.is_expired(self.task, self.now))
 
     @rule(behind=st.sampled_from([1, 2]), result=JSON_OBJECTS)
     def complete_too_late(self, behind: int, result: dict[str, Any]) -> None:
         self._work(decisions.complete, behind, result)
+
+    @rule(behind=BEHIND, seconds=st.none() | st.sampled_from([-5, 0, 30, 3_000]))
+    def delegate(self, behind: int, seconds: float | None) -> None:
+        until = None if seconds is None else self.now + timedelta(seconds=seconds)
+        new = self._work(decisions.delegate, behind, until)
+        if new:
+            assert self.task.status.is_terminal or self.task.is_delegated
+            full = (
+                self.task.version > decisions.STREAM_EVENTS_MAX - decisions.STREAM_EVENTS_RESERVED
+            )
+            expires_at = self.task.expires_at
+            assert full or expires_at is None or until is None or expires_at >= until
+
+    @rule(behind=BEHIND, amount=st.floats(0, 1e9), callback_id=CALLBACKS)
+    def call_back_with_progress(self, behind: int, amount: float, callback_id: str) -> None:
+        new = self._call_back(
+            decisions.report_progress, callback_id, behind, amount, None, "elsewhere"
+        )
+        assert (
+            not new
+            or decisions.is_too_soon(self.task, self.now)
+            or self.now < _instant(self.task.updated_at)
+        )
+
+    @precondition(lambda self: self.task.version > 6)
+    @rule(behind=BEHIND, callback_id=CALLBACKS, result=JSON_OBJECTS)
+    def call_back_with_a_result(self, behind: int, callback_id: str, result: Any) -> None:
+        self._call_back(decisions.complete, callback_id, behind, result)
+
+    @precondition(lambda self: self.task.version > 6)
+    @rule(behind=BEHIND, callback_id=CALLBACKS)
+    def call_back_with_an_error(self, behind: int, callback_id: str) -> None:
+        self._call_back(decisions.fail, callback_id, behind, ERROR)
+
+    @precondition(lambda self: self.task.version > 6)
+    @rule()
+    def give_an_overdue_job_up(self) -> None:
+        due = decisions.is_overdue(self.task, self.now)
+        assert bool(self._wish(decisions.end_overdue)) == due
 
     @precondition(lambda self: self.task.version > 6)
     @rule(result=JSON_OBJECTS)
@@ -203,7 +252,7 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
     def every_invariant_holds(self) -> None:
         if self.history:
             assert invariants.check(self.history) == self.task
-            assert self.queued == (self.task.is_running or self.task.is_runnable)
+            assert self.queued == invariants.wants_a_row(self.task)
 
 
 LIMITS = settings(
@@ -320,3 +369,7 @@ def _folded(history: list[TaskEvent]) -> Task:
     task = fold(history) if isinstance(history[0], events.TaskOpened) else _TASK
     assert task is not None
     return task
+
+
+def _instant(at: str) -> datetime:
+    return datetime.fromisoformat(at)

@@ -32,6 +32,8 @@ TOOLS = {
     "ends legs, safe": Tool(holds=False, is_safe=True),
     "ends legs, unsafe": Tool(holds=False, is_safe=False),
     "asks mid-call, unsafe, opened while it runs": Tool(True, False, opens_running=True),
+    "starts jobs elsewhere, safe": Tool(False, True, delegates=True),
+    "starts jobs without an end, unsafe": Tool(True, False, delegates=True, is_bounded=False),
 }
 
 
@@ -109,8 +111,28 @@ def _forgets_what_was_answered(before: Task | None, after: Task) -> Queueing:
     return Queueing.KEEP if was_parked and after.is_runnable else queueing(before, after)
 
 
+def _hears_every_job(task: Task, attempt: int, callback_id: str | None) -> bool:
+    if task.status.is_terminal:
+        raise errors.TaskAlreadyEnded
+    return False
+
+
+def _leaves_the_job_without_an_end(task: Task, now: datetime) -> Events:
+    return ()
+
+
+def _drops_what_was_delegated(before: Task | None, after: Task) -> Queueing:
+    return Queueing.DROP if after.is_delegated else queueing(before, after)
+
+
+def _puts_what_was_delegated(before: Task | None, after: Task) -> Queueing:
+    wanted = queueing(before, after)
+    return Queueing.PUT if wanted is Queueing.WAIT else wanted
+
+
 HOLDS, LEGS = TOOLS["asks mid-call, safe"], TOOLS["ends legs, safe"]
 UNSAFE = TOOLS["ends legs, unsafe"]
+JOBS = TOOLS["starts jobs elsewhere, safe"]
 BROKEN_DECISIONS: dict[str, tuple[Tool, str, Callable[..., object], str]] = {
     "no fence": (LEGS, "_refuse_stale", _no_fence, "a stale attempt brought"),
     "reruns what is unsafe": (UNSAFE, "lose_work", _runs_everything_again, "started twice"),
@@ -119,11 +141,22 @@ BROKEN_DECISIONS: dict[str, tuple[Tool, str, Callable[..., object], str]] = {
     "cancel is only a wish": (LEGS, "request_cancel", _only_notes_the_wish, "yet it waits"),
     "parks after a cancel": (LEGS, "finish_leg", _parks_after_a_cancel, "nothing_is_asked_once"),
     "expires what runs": (LEGS, "expire", _expires_whatever_it_finds, "a running attempt expired"),
+    "hears every job": (JOBS, "_is_heard", _hears_every_job, ": counted"),
+    "no end": (
+        JOBS,
+        "end_overdue",
+        _leaves_the_job_without_an_end,
+        "left alone it comes to no end",
+    ),
     "answers twice": (HOLDS, "receive_input", _takes_an_answer_twice, "an answer was lost"),
 }
 BROKEN_QUEUEING = {
     "drops on loss": _drops_on_loss,
     "forgets what was answered": _forgets_what_was_answered,
+}
+BROKEN_WAITING: dict[str, tuple[Callable[[Task | None, Task], Queueing], str]] = {
+    "drops what was delegated": (_drops_what_was_delegated, "does not say who wants a worker"),
+    "puts what was delegated": (_puts_what_was_delegated, "a worker has nothing to do"),
 }
 
 
@@ -139,3 +172,10 @@ def test_a_broken_decision_is_found_out(name: str, monkeypatch: pytest.MonkeyPat
 def test_a_broken_queueing_rule_is_found_out(name: str) -> None:
     with pytest.raises(Violation, match="the run queue does not say who wants a worker"):
         Model(LEGS, faults=2, queueing_rule=BROKEN_QUEUEING[name]).explore()
+
+
+@pytest.mark.parametrize("name", BROKEN_WAITING)
+def test_a_row_that_does_not_wait_for_its_job_is_found_out(name: str) -> None:
+    broken, found = BROKEN_WAITING[name]
+    with pytest.raises(Violation, match=found):
+        Model(JOBS, faults=2, queueing_rule=broken).explore()

@@ -1,0 +1,148 @@
+"""Webhook subscriptions on PostgreSQL; the outbox is in `outbox.py`, the SQL in migration 0003."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+from ..domain import errors
+from ..domain.push import Filter, SubscriptionKey, SubscriptionWish, WebhookSubscription
+from . import failures, postgres
+
+_LIVE = "(s.refresh_before IS NULL OR s.refresh_before > clock_timestamp()) AND s.ending IS NULL"
+_WATERMARK = (
+    "least(s.backlog_from, coalesce("
+    "(SELECT min(d.position) - 1 FROM outlast.webhook_deliveries d"
+    " WHERE d.subscription_id = s.id AND d.envelope IS NULL),"
+    "(SELECT coalesce(max(e.notification_id), 0) FROM outlast.task_events e"
+    " WHERE e.owner = s.owner_hash)))"
+)
+_COLUMNS = (
+    "s.id, s.owner, s.url, s.name, s.arguments, s.task_ids, s.tools, s.statuses, s.secret,"
+    " CASE WHEN s.former_until > clock_timestamp() THEN s.former_secret END, s.created_at,"
+    " s.refresh_before, s.is_active, s.last_delivery_at, s.last_error, s.failed_since,"
+    " (SELECT count(*) FROM outlast.webhook_deliveries d WHERE d.subscription_id = s.id),"
+    f" {_WATERMARK}"
+)
+
+
+class PostgresWebhookSubscriptions:
+    """`WebhookSubscriptions` on PostgreSQL."""
+
+    def __init__(self, database: postgres.Database) -> None:
+        self._database = database
+
+    async def put(self, wish: SubscriptionWish, most: int, former_s: float) -> bool:
+        """See `WebhookSubscriptions.put`."""
+        key, wanted, known = wish.key, wish.wanted, wish.known
+        try:
+            rows = await self._database.rows(
+                "SELECT outlast.put_subscription(%s, %s, %s, %s, %s, %s::text[], %s::text[],"
+                " %s::text[], %s, %s, %s, %s::text[], %s::bigint[], %s, %s)",
+                wish.id,
+                key.owner,
+                key.url,
+                key.name,
+                key.arguments,
+                _list(wanted.task_ids),
+                _list(wanted.tools),
+                _list(wanted.statuses),
+                wish.secret,
+                wish.refresh_before,
+                wish.start,
+                None if known is None else list(known),
+                None if known is None else list(known.values()),
+                most,
+                former_s,
+            )
+        except psycopg.Error as error:
+            if error.sqlstate == failures.TOO_MANY_SUBSCRIPTIONS:
+                raise errors.TooManySubscriptions(most) from error
+            raise
+        return bool(rows[0][0])
+
+    async def get(self, subscription_id: str) -> WebhookSubscription | None:
+        """See `WebhookSubscriptions.get`."""
+        rows = await self._database.rows(
+            f"SELECT {_COLUMNS} FROM outlast.webhook_subscriptions s WHERE s.id = %s AND {_LIVE}",
+            subscription_id,
+        )
+        return _subscription(rows[0]) if rows else None
+
+    async def find(
+        self, *, owner: str | None = None, after: str = "", limit: int = 100
+    ) -> Sequence[WebhookSubscription]:
+        """See `WebhookSubscriptions.find`."""
+        rows = await self._database.rows(
+            f"SELECT {_COLUMNS} FROM outlast.webhook_subscriptions s"
+            " WHERE (%s::text IS NULL OR s.owner_hash = outlast.owner_hash(%s)) AND s.id > %s"
+            f" AND {_LIVE} ORDER BY s.id LIMIT %s",
+            owner,
+            owner,
+            after,
+            limit,
+        )
+        return [_subscription(row) for row in rows]
+
+    async def count(self, owner: str) -> int:
+        """See `WebhookSubscriptions.count`."""
+        rows = await self._database.rows(
+            "SELECT count(*) FROM outlast.webhook_subscriptions s"
+            f" WHERE s.owner_hash = outlast.owner_hash(%s) AND {_LIVE}",
+            owner,
+        )
+        return int(rows[0][0])
+
+    async def is_verified(self, owner: str, url: str) -> bool:
+        """See `WebhookSubscriptions.is_verified`."""
+        rows = await self._database.rows(
+            "SELECT 1 FROM outlast.webhook_subscriptions s"
+            f" WHERE s.owner_hash = outlast.owner_hash(%s) AND s.url = %s AND {_LIVE} LIMIT 1",
+            owner,
+            url,
+        )
+        return bool(rows)
+
+    async def remove(self, subscription_id: str) -> bool:
+        """See `WebhookSubscriptions.remove`. Lapsed at once; the sweep tidies up."""
+        rows = await self._database.rows(
+            "UPDATE outlast.webhook_subscriptions s SET refresh_before = clock_timestamp()"
+            f" WHERE s.id = %s AND {_LIVE} RETURNING 1",
+            subscription_id,
+        )
+        return bool(rows)
+
+    async def end(self, subscription_id: str, why: str) -> bool:
+        """See `WebhookSubscriptions.end`."""
+        rows = await self._database.rows(
+            "SELECT outlast.end_subscription(%s, %s)", subscription_id, why
+        )
+        return bool(rows[0][0])
+
+
+def _list(texts: Sequence[str] | None) -> list[str] | None:
+    return None if texts is None else list(texts)
+
+
+def _subscription(row: Sequence[Any]) -> WebhookSubscription:
+    identity, owner, url, name, arguments, task_ids, tools, statuses, secret, former, *rest = row
+    created_at, refresh_before, is_active, told_at, error, failed_since, waiting, watermark = rest
+    return WebhookSubscription(
+        id=identity,
+        key=SubscriptionKey(owner, url, name, arguments),
+        wanted=Filter(name, _tuple(task_ids), _tuple(tools), _tuple(statuses)),
+        secret=bytes(secret),
+        former_secret=None if former is None else bytes(former),
+        created_at=created_at,
+        refresh_before=refresh_before,
+        is_active=is_active,
+        last_delivery_at=told_at,
+        last_error=error,
+        failed_since=failed_since,
+        waiting=waiting,
+        watermark=watermark,
+    )
+
+
+def _tuple(texts: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if texts is None else tuple(texts)
