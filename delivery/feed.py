@@ -1,7 +1,8 @@
 """The changes of tasks, read from the stores: what every way of delivery reads from."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
+from ..domain.events import TaskEvent
 from ..domain.ports import Clock, EventLog, TaskView, TaskViews
 from ..domain.task import Task, evolve
 from .port import Change
@@ -51,3 +52,24 @@ class Feed:
                 wire = self._encode(task)
                 changes.append(Change(task.id, task.version, task.status.is_terminal, wire))
         return changes
+
+    async def present(self, task_id: str) -> tuple[int, bytes] | None:
+        """The task's newest version and its wire form, whoever owns it; None when not stored."""
+        view = await self._views.get(task_id)
+        return None if view is None else (view.version, view.wire)
+
+    async def moments(
+        self, task_id: str, versions: Collection[int]
+    ) -> Mapping[int, tuple[TaskEvent, Task]]:
+        """These events of a task, each with the task after it. What is not stored is absent."""
+        moments: dict[int, tuple[TaskEvent, Task]] = {}
+        task: Task | None = None
+        for event in await self._log.read(task_id):
+            task = evolve(task, event)
+            if task.version in versions:
+                moments[task.version] = (event, task)
+        return moments
+
+    def wire_of(self, task: Task) -> bytes:
+        """The JSON text of its DetailedTask."""
+        return self._encode(task)

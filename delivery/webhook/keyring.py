@@ -4,6 +4,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+import anyio
+
 from ...domain import errors
 
 EXPECTED_MAX = 16  # each costs one HMAC for a message from a stranger
@@ -25,6 +27,10 @@ class Keyring(Protocol):
         """
         ...
 
+    async def changed(self) -> None:
+        """Return once a subscription may have been given secrets. May return early."""
+        ...
+
 
 class MemoryKeyring:
     """The keyring of one process, filled by whoever subscribes there."""
@@ -32,6 +38,7 @@ class MemoryKeyring:
     def __init__(self) -> None:
         self._bound: dict[str, tuple[bytes, ...]] = {}
         self._expected: list[bytes] = []
+        self._bell = anyio.Event()
 
     async def secrets_of(self, subscription_id: str) -> Sequence[bytes]:
         """The secrets of this subscription."""
@@ -40,6 +47,10 @@ class MemoryKeyring:
     async def expected(self) -> Sequence[bytes]:
         """The secrets of subscribe calls under way."""
         return tuple(self._expected)
+
+    async def changed(self) -> None:
+        """Return once a subscription was bound."""
+        await self._bell.wait()
 
     @contextmanager
     def expecting(self, secret: bytes) -> Generator[None]:
@@ -55,6 +66,8 @@ class MemoryKeyring:
     def bind(self, subscription_id: str, *secrets: bytes) -> None:
         """From now on the subscription has these secrets and no others."""
         self._bound[subscription_id] = secrets
+        self._bell.set()
+        self._bell = anyio.Event()
 
     def forget(self, subscription_id: str) -> None:
         """The subscription is over. Idempotent."""

@@ -5,15 +5,17 @@ is handed on, in the order in which it came, until the reader has asked for the 
 that comes again is acknowledged and not handed on again. Subscribing is not here.
 """
 
+import json
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import anyio
 import orjson
 
-from ...domain import errors
+from ...domain import draft, errors
 from ...domain.ports import Clock
 from . import signing
 from .keyring import Keyring
@@ -25,10 +27,7 @@ BODY_S_MAX = 15.0  # 408 beyond
 READING_MAX = 64  # bodies at a time, so many megabytes; 503 beyond
 BATCH = 100
 RECHECK_S = 5.0  # another process may have stored something
-
-VERIFICATION = "verification"
-GAP = "gap"
-TERMINATED = "terminated"
+HOLD_S = 2.0  # 503 beyond, for what comes before the answer to the subscribe call that it follows
 
 _SUBSCRIPTION = signing.SUBSCRIPTION_HEADER.lower()
 _HEADERS = (signing.ID_HEADER, signing.TIMESTAMP_HEADER, signing.SIGNATURE_HEADER, _SUBSCRIPTION)
@@ -105,21 +104,35 @@ class Receiver:
         self._stored = anyio.Event()
         self._reading = 0
 
-    async def received(self) -> AsyncGenerator[Received]:
+    async def received(
+        self, is_last: Callable[[Received], bool] = lambda _: False
+    ) -> AsyncGenerator[Received]:
         """What was stored, oldest first, for ever; each is done when the next is asked for.
 
-        A reader that stops in the middle of one gets it again. One reader at a time. Raises
-        StoreUnavailable.
+        Or until one that `is_last`, which is done with the end. A reader that stops in the middle
+        of one gets it again. One reader at a time. Raises StoreUnavailable.
         """
         while True:
             stored = self._stored  # before the look: what is stored after it ends the wait
             rows = await self._inbox.waiting(BATCH)
             for number, subscription_id, webhook_id, body in rows:
-                yield _read(subscription_id, webhook_id, _parsed(body))
+                received = _read(subscription_id, webhook_id, _parsed(body))
+                yield received
                 await self._inbox.done(number)
+                if is_last(received):
+                    return
             if not rows:
                 with anyio.move_on_after(RECHECK_S):
                     await stored.wait()
+
+    async def tell_gap(self, subscription_id: str, cursor: str) -> None:
+        """Store and hand on a gap that the server told in an answer, as one that was delivered.
+
+        Raises StoreUnavailable.
+        """
+        body = orjson.dumps({"type": draft.GAP, "cursor": cursor})
+        webhook_id = f"answer_{draft.GAP}_{secrets.token_hex(16)}"
+        await self._keep(_read(subscription_id, webhook_id, _parsed(body)), body)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -159,15 +172,38 @@ class Receiver:
         is_ours = self._prove(own, expected, headers, body)
         content = _parsed(body)
         # Always echoed, also when it comes again: a challenge proves intent and changes nothing.
-        if content.get("type") == VERIFICATION:
+        if content.get("type") == draft.VERIFICATION:
             return {"challenge": _challenge(content)}
-        if not is_ours:
+        if not (is_ours or await self._becomes_ours(subscription_id, headers, body)):
             raise _unknown()
         found = _read(subscription_id, headers[signing.ID_HEADER], content)
-        if await self._inbox.store(subscription_id, found.webhook_id, found.cursor, body):
+        await self._keep(found, body)
+        return None
+
+    async def _keep(self, received: Received, body: bytes) -> None:
+        subscription_id, webhook_id = received.subscription_id, received.webhook_id
+        if await self._inbox.store(subscription_id, webhook_id, received.cursor, body):
             self._stored.set()
             self._stored = anyio.Event()
-        return None
+
+    async def _becomes_ours(
+        self, subscription_id: str, headers: Mapping[str, str], body: bytes
+    ) -> bool:
+        """Whether the subscribe call that brings this subscription its secret ends soon.
+
+        A server delivers as soon as it has answered. What overtakes the answer waits for it here,
+        for a refusal would put it off until the sender's next try.
+        """
+        with anyio.move_on_after(HOLD_S):
+            while True:
+                own = await self._keyring.secrets_of(subscription_id)
+                try:
+                    signing.verify(own, headers, body, self._now())
+                except signing.SignatureRefused:
+                    await self._keyring.changed()
+                else:
+                    return True
+        return False
 
     async def _body(self, receive: Receive, most: int) -> bytes | None:
         """The raw body; None for one that is too large. Raises _Refused, _HungUp."""
@@ -254,25 +290,36 @@ async def _read_body(receive: Receive, most: int) -> bytes | None:
 
 
 def _parsed(body: bytes) -> Mapping[str, Any]:
+    # Not by the faster reader, which makes floats of large integers and fails on lone surrogates:
+    # what it fails on would be refused at every try.
     try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        content = json.loads(body.decode(), parse_constant=_no_number)
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise _Refused(HTTPStatus.BAD_REQUEST, "the body is no JSON object")
     return cast(Mapping[str, Any], content)
 
 
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no JSON")
+
+
 def _read(subscription_id: str, webhook_id: str, content: Mapping[str, Any]) -> Received:
     """The delivery in a body: an event, or an envelope, of a type that may be new to us."""
     envelope, cursor = content.get("type"), content.get("cursor")
     if "type" in content:
-        is_sound = isinstance(envelope, str) and (envelope != GAP or isinstance(cursor, str))
+        is_sound = isinstance(envelope, str) and (envelope != draft.GAP or isinstance(cursor, str))
     else:
         is_sound = isinstance(content.get("eventId"), str) and isinstance(content.get("name"), str)
-    if not is_sound or not isinstance(cursor, str | None):
+    if not (is_sound and (cursor is None or _is_text(cursor))):
         raise _Refused(HTTPStatus.BAD_REQUEST, "neither an event nor a control envelope")
     return Received(subscription_id, webhook_id, envelope, cursor, content)
+
+
+def _is_text(value: object) -> bool:
+    """Whether it is a string that can be stored: lone surrogates are in none."""
+    return isinstance(value, str) and value == value.encode(errors="replace").decode()
 
 
 def _challenge(content: Mapping[str, Any]) -> str:

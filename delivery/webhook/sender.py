@@ -1,0 +1,332 @@
+"""The sender: claims what is due, posts it, and settles what came of it.
+
+It holds no truth: a delivery is over when its row is gone, and a sender that dies or stalls loses
+its lease and nothing else. What it sent and could not settle is sent again, under the same id.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from ...domain import draft, errors
+from ...domain.ports import Clock, Signal
+from ...domain.push import Attempt, DueDelivery, Health, Outbox, WebhookSubscriptions
+from ..events.cursors import Cursors
+from ..events.occurrences import Occurrences, dumps, event_id
+from . import schedule, signing
+from .breaker import Breaker
+from .challenge import signed
+from .exchange import PER_HOST_MAX, Outcome, WebhookClient
+from .vault import Vault
+
+SLOTS = 128
+LEASE_S = 30.0  # longer than an exchange may take, its wait for a place and the settling with it
+RECHECK_S = 1.0  # for what becomes due by itself, and for lost signals
+CLAIM_PAUSE_S = 0.01  # claims one by one would cost more than they bring
+BUSY_PAUSE_S = 1.0  # before a delivery is tried again whose host had no place free
+SWEEP_S = 1.0
+STORE_PAUSE_S = 0.5
+DRAIN_S_MAX = 5.0
+HASH_LENGTH = 24
+
+REVOKED = "revoked"  # why a subscription ends whose owner may receive nothing any more
+GONE, ABANDONED, DELIVERED, RETRY, LOST = "gone", "abandoned", "delivered", "retry", "lost"
+
+_log = logging.getLogger("outlast.webhooks")
+
+
+@dataclass(frozen=True)
+class Sealing:
+    """What turns positions and stored secrets into what is sent."""
+
+    cursors: Cursors
+    vault: Vault
+    server: signing.ServerKey | None = None
+
+
+@dataclass(frozen=True)
+class SenderStores:
+    """Where deliveries come from."""
+
+    outbox: Outbox
+    subscriptions: WebhookSubscriptions
+    occurrences: Occurrences
+    signal: Signal
+
+
+@dataclass(frozen=True)
+class Message:
+    """One delivery as it is sent: its id stays the same from attempt to attempt."""
+
+    webhook_id: str
+    body: bytes
+
+
+class Sender:
+    """One process's sender. `may_receive` says whether an owner is still to be told anything."""
+
+    def __init__(  # noqa: PLR0913, PLR0917 - one part each, named by the wiring
+        self,
+        stores: SenderStores,
+        client: WebhookClient,
+        sealing: Sealing,
+        clock: Clock,
+        may_receive: Callable[[str], bool],
+        slots: int = SLOTS,
+    ) -> None:
+        self._stores, self._client, self._sealing = stores, client, sealing
+        self._now, self._may_receive, self._slots = clock, may_receive, slots
+        self._busy: Counter[str] = Counter()
+        self._failing: set[str] = set()
+        self._sending: set[asyncio.Task[None]] = set()
+        self._freed = asyncio.Event()
+        self._loops: list[asyncio.Task[None]] = []
+        self.counts: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Begin to send."""
+        self._loops = [
+            asyncio.create_task(self._for_ever(self._claim), name="outlast-webhooks"),
+            asyncio.create_task(self._for_ever(self._sweep), name="outlast-webhooks-sweep"),
+        ]
+
+    async def drain(self) -> None:
+        """Claim no more, and let what is on its way arrive, within bounds."""
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=DRAIN_S_MAX)
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._client.aclose()
+
+    async def _for_ever(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                await work()
+            except errors.StoreUnavailable:
+                pass
+            except Exception:  # noqa: BLE001 - the edge: one failure must not end all sending
+                _log.exception("webhooks stumbled; they go on")
+            await asyncio.sleep(STORE_PAUSE_S)
+
+    async def _claim(self) -> None:
+        async with self._stores.signal.watching_outbox() as wakeup:
+            while True:
+                claimed = await self._claim_once()
+                await asyncio.sleep(CLAIM_PAUSE_S)
+                if claimed:
+                    continue
+                self._freed.clear()
+                heard = asyncio.ensure_future(wakeup.wait(RECHECK_S))
+                freed = asyncio.ensure_future(self._freed.wait())
+                try:
+                    await asyncio.wait({heard, freed}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for waiting in (heard, freed):
+                        waiting.cancel()
+                    await asyncio.gather(heard, freed, return_exceptions=True)
+                wakeup.take()
+
+    async def _claim_once(self) -> bool:
+        free = self._slots - len(self._sending)
+        if free <= 0:
+            return False
+        full = [url for url, count in self._busy.items() if count >= self._places_of(url)]
+        found = await self._stores.outbox.claim(free, PER_HOST_MAX, LEASE_S, full)
+        for due in found:
+            self._busy[due.url] += 1
+            task = asyncio.create_task(self._carry(due))
+            self._sending.add(task)
+            task.add_done_callback(lambda done, url=due.url: self._free(done, url))
+        return bool(found)
+
+    def _places_of(self, url: str) -> int:
+        return 1 if url in self._failing else PER_HOST_MAX
+
+    def _free(self, task: "asyncio.Task[None]", url: str) -> None:
+        self._sending.discard(task)
+        self._busy[url] -= 1
+        if not self._busy[url]:
+            del self._busy[url]
+        self._freed.set()
+
+    async def _sweep(self) -> None:
+        while True:
+            if not await self._stores.outbox.sweep():
+                await asyncio.sleep(SWEEP_S)
+
+    async def _carry(self, due: DueDelivery) -> None:
+        """One claim, from here to its settling. Never raises: it falls back on the lease."""
+        try:
+            await self._deliver(due)
+        except asyncio.CancelledError:
+            with anyio.CancelScope(shield=True), contextlib.suppress(errors.StoreUnavailable):
+                await self._stores.outbox.put_back(due, 0.0)
+            raise
+        except errors.StoreUnavailable:
+            self.counts[LOST] += 1
+        except Exception:  # noqa: BLE001 - the edge: the lease runs out, and it is tried again
+            self.counts[LOST] += 1
+            _log.exception("a delivery stumbled", extra=_facts(due))
+
+    async def _deliver(self, due: DueDelivery) -> None:
+        if due.why != REVOKED and not self._may_receive(due.owner):
+            await self._stores.subscriptions.end(due.subscription_id, REVOKED)
+            return
+        message = await self._message(due)
+        if message is None:  # the task is stored no more: the removal queued a gap
+            await self._settle(due, event_id(due.name, due.task_id, due.version), None)
+            return
+        sealing = self._sealing
+        secrets = [sealing.vault.open(each, due.subscription_id) for each in due.secrets]
+        headers = signed(
+            secrets,
+            sealing.server,
+            message.webhook_id,
+            int(self._now().timestamp()),
+            message.body,
+            due.subscription_id,
+        )
+        outcome = await self._client.post(due.url, message.body, headers)
+        if not outcome.attempted:
+            await self._stores.outbox.put_back(due, BUSY_PAUSE_S)
+            return
+        await self._settle(due, message.webhook_id, outcome)
+
+    async def _message(self, due: DueDelivery) -> Message | None:
+        cursor = self._sealing.cursors.seal(due.owner, due.watermark)
+        if due.envelope is not None:
+            return Message(_envelope_id(due), dumps(_envelope(due, cursor)))
+        occurrence = await self._stores.occurrences.one(
+            due.name, due.task_id, due.version, due.present, due.tool
+        )
+        if occurrence is None:
+            return None
+        return Message(occurrence["eventId"], dumps({**occurrence, "cursor": cursor}))
+
+    async def _settle(self, due: DueDelivery, webhook_id: str, outcome: Outcome | None) -> None:
+        """Write down what came of it; None for what could not be sent at all."""
+        number = due.attempts + 1
+        answer = None if outcome is None else _answer(outcome)
+        step = (
+            schedule.Abandon()
+            if answer is None
+            else schedule.next_step(number, answer, random.random())  # noqa: S311 - it spreads retries, and hides nothing
+        )
+        status = None if outcome is None else outcome.status
+        attempt = Attempt(
+            self._now(),
+            due.subscription_id,
+            webhook_id,
+            number,
+            None if outcome is None else outcome.category,
+            None if status is None else status // 100,
+            0 if outcome is None else outcome.latency_ms,
+            _word(step),
+        )
+        retry_in_s = step.seconds if isinstance(step, schedule.RetryIn) else None
+        if not await self._stores.outbox.settle(due, attempt, retry_in_s):
+            self.counts[LOST] += 1
+            return
+        self.counts[attempt.step] += 1
+        if answer is not None:
+            await self._note(due, answer)
+        if isinstance(step, schedule.Deactivate):
+            await self._suspend(due, "its endpoint says that it is gone")
+
+    async def _note(self, due: DueDelivery, answer: schedule.Outcome) -> None:
+        """Tell the endpoint's breaker, on top of what others have told it meanwhile."""
+        known: Health | None = due.health
+        while known is not None:
+            before = _breaker(known)
+            after = before.after(answer, self._now())
+            if after == before:
+                break
+            told = known
+            known = await self._stores.outbox.note_health(due.url, told, _health(after))
+            if known is None and after.is_to_be_suspended(self._now()):
+                await self._suspend(due, "its endpoint has failed for too long")
+        if schedule.category(answer) is None:
+            self._failing.discard(due.url)
+        else:
+            self._failing.add(due.url)
+
+    async def _suspend(self, due: DueDelivery, why: str) -> None:
+        await self._stores.outbox.suspend(due.subscription_id)
+        self.counts["suspended"] += 1
+        _log.warning("a webhook subscription is suspended: %s", why, extra=_facts(due))
+
+
+def _answer(outcome: Outcome) -> schedule.Outcome:
+    if outcome.status is None or (
+        outcome.category is not None and schedule.is_success(outcome.status)
+    ):
+        return schedule.Unanswered(schedule.Category(outcome.category or "timeout"))
+    return schedule.Answered(outcome.status, outcome.retry_after_s)
+
+
+def _word(step: schedule.Step) -> str:
+    match step:
+        case schedule.Delivered():
+            return DELIVERED
+        case schedule.RetryIn():
+            return RETRY
+        case schedule.Abandon():
+            return ABANDONED
+        case schedule.Deactivate():
+            return GONE
+
+
+def _envelope(due: DueDelivery, cursor: str) -> dict[str, Any]:
+    if due.envelope == draft.GAP:
+        return {"type": draft.GAP, "cursor": cursor}
+    if due.why == REVOKED:
+        error: dict[str, Any] = {
+            "code": draft.FORBIDDEN,
+            "message": "Forbidden",
+            "data": {"reason": "Access revoked"},
+        }
+    else:
+        data = {"kind": "subscription", "reason": due.why}
+        error = {"code": draft.NOT_FOUND, "message": "NotFound", "data": data}
+    return {"type": draft.ENDED, "error": error}
+
+
+def _envelope_id(due: DueDelivery) -> str:
+    text = f"{due.subscription_id}\0{due.id}".encode()
+    return f"msg_{due.envelope}_{hashlib.sha256(text).hexdigest()[:HASH_LENGTH]}"
+
+
+def _breaker(health: Health) -> Breaker:
+    return Breaker(
+        health.failures,
+        health.failing_since,
+        health.opened,
+        health.open_until,
+        health.probing_until,
+    )
+
+
+def _health(breaker: Breaker) -> Health:
+    return Health(
+        breaker.failures,
+        breaker.failing_since,
+        breaker.opened,
+        breaker.open_until,
+        breaker.probing_until,
+    )
+
+
+def _facts(due: DueDelivery) -> dict[str, object]:
+    return {"subscription": due.subscription_id, "position": due.position}
