@@ -1,10 +1,18 @@
-"""Wake-ups within one process: who waits for which name. Names are task ids, the queue, topics."""
+"""Wake-ups within one process: who waits for which name.
+
+Names are task ids and topics; and, with a NUL in front that no task id can have, owners, the run
+queue and the outbox.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-_QUEUE = ""  # no task id is empty
+from . import codec
+
+_QUEUE = "\0queue"
+_OUTBOX = "\0outbox"
+_OWNER = "\0owner:"
 _GONE = -1
 
 
@@ -48,9 +56,17 @@ class Bus:
         """See `Signal.watching`."""
         return self.waiting_for(task_ids)
 
+    def watching_owner(self, owner: str) -> AbstractAsyncContextManager[BusWakeup]:
+        """See `Signal.watching_owner`."""
+        return self.waiting_for((_OWNER + codec.digest(owner),))
+
     def watching_queue(self) -> AbstractAsyncContextManager[BusWakeup]:
         """See `Signal.watching_queue`."""
         return self.waiting_for((_QUEUE,))
+
+    def watching_outbox(self) -> AbstractAsyncContextManager[BusWakeup]:
+        """See `Signal.watching_outbox`."""
+        return self.waiting_for((_OUTBOX,))
 
     def moved(self, name: str, version: int) -> None:
         """Wake those who wait for this name."""
@@ -67,9 +83,23 @@ class Bus:
             self.moved(name, version)
             self._heard[name] = version or _GONE
 
+    def owner_moved(self, owner_digest: str) -> None:
+        """Wake those who wait for any task of the owner of this digest."""
+        self.moved(_OWNER + owner_digest, 0)
+
     def queue_moved(self) -> None:
         """Wake those who wait for the run queue."""
         self.moved(_QUEUE, 0)
+
+    def outbox_moved(self) -> None:
+        """Wake those who wait for deliveries."""
+        self.moved(_OUTBOX, 0)
+
+    def unseen_moved(self) -> None:
+        """Wake all who wait for what has no version that a look could show: all but tasks."""
+        for name in list(self._waiters):
+            if not _is_task(name):
+                self.moved(name, 0)
 
     def all_moved(self) -> None:
         """Wake everybody: news may have been missed."""
@@ -78,7 +108,7 @@ class Bus:
 
     def watched(self) -> list[str]:
         """The task ids that anybody waits for."""
-        return [name for name in self._waiters if name != _QUEUE]
+        return [name for name in self._waiters if _is_task(name)]
 
     @asynccontextmanager
     async def waiting_for(self, names: Collection[str]) -> AsyncGenerator[BusWakeup]:
@@ -98,3 +128,7 @@ class Bus:
         if not waiters:
             self._waiters.pop(name, None)
             self._heard.pop(name, None)
+
+
+def _is_task(name: str) -> bool:
+    return not name.startswith("\0")

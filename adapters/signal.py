@@ -62,7 +62,7 @@ class PostgresSignal(Bus):
                 for first in range(0, len(watched), LOOK_BATCH):
                     await self._look(watched[first : first + LOOK_BATCH])
                 if not self.is_live:
-                    self.queue_moved()
+                    self.unseen_moved()
 
     async def _until_a_look_is_due(self) -> None:
         if self.is_live:
@@ -100,6 +100,7 @@ class PostgresSignal(Bus):
             with postgres.answered_within(ANSWER_S_MAX, connection):
                 await connection.execute("LISTEN task_moved")
                 await connection.execute("LISTEN task_runnable")
+                await connection.execute("LISTEN webhook_due")
             self._deaf.clear()
             self.all_moved()
             while True:
@@ -111,6 +112,10 @@ class PostgresSignal(Bus):
     def _dispatch(self, heard: psycopg.Notify) -> None:
         if heard.channel == "task_runnable":
             self.queue_moved()
+        elif heard.channel == "webhook_due":
+            self.outbox_moved()
         else:
-            task_id, _, version = heard.payload.partition(":")
+            task_id, version, *owner = heard.payload.split(":")
             self.moved(task_id, int(version))
+            if owner:
+                self.owner_moved(owner[0])

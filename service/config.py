@@ -5,17 +5,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ..domain import errors
-from .policy import Policies, Policy
+from .policy import Duration, Policies, Policy
 from .settings import Fields
 
 M = TypeVar("M", bound=BaseModel)
 
-_SECTIONS = ("server", "upstreams", "defaults", "tools")
+_SECTIONS = ("server", "upstreams", "defaults", "tools", "events")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -42,6 +42,22 @@ class Upstream(BaseModel):
         return self
 
 
+class Events(BaseModel):
+    """The Triggers & Events draft, and webhooks. Lengths of time are in milliseconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = True
+    webhooks: bool = True
+    # Webhooks to loopback, over plain http and on any port, and for the local owner.
+    development: bool = False
+    ports: list[Annotated[int, Field(ge=1, le=65535)]] = [443]
+    ca_file: Path | None = None  # trusted beside the system's authorities
+    subscriptions_per_owner: int = Field(default=1_000, ge=1)
+    ttl: Annotated[Duration, Field(ge=60_000)] = 86_400_000
+    ttl_max: Annotated[Duration, Field(ge=60_000)] = 30 * 86_400_000
+
+
 @dataclass(frozen=True)
 class Config:
     """What the file says. `server` is raw: `settings.py` merges it with environment and flags."""
@@ -49,6 +65,7 @@ class Config:
     upstreams: Mapping[str, Upstream]
     policies: Policies
     server: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    events: Events = field(default_factory=Events)
 
 
 def read(path: Path) -> Config:
@@ -82,7 +99,8 @@ def parse(text: str, name: str) -> Config:
         upstream: _upstream(source, upstream, table)
         for upstream, table in cast(dict[str, Any], raw.get("upstreams", {})).items()
     }
-    return Config(upstreams, Policies(defaults, tools), raw.get("server", {}))
+    events = source.model(Events, ("events",), raw.get("events", {}))
+    return Config(upstreams, Policies(defaults, tools), raw.get("server", {}), events)
 
 
 def _overlay(source: "_Source", defaults: Policy, where: tuple[str, ...], table: Any) -> Policy:

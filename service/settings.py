@@ -56,6 +56,17 @@ class Fields(BaseModel):
     secret_key: str | None = Field(
         None, min_length=32, description="key that seals request state; default: the database's own"
     )
+    public_url: str | None = Field(
+        None,
+        pattern=r"^https?://[^/?#]+(/[^?#]*)?$",
+        description="where jobs elsewhere reach this service; default: the address bound",
+    )
+    admin_token: str | None = Field(
+        None, min_length=32, description="bearer token of /admin, which is not there without one"
+    )
+    webhook_signing_key: str | None = Field(
+        None, description="whsk_ key that signs webhooks as this server, beside their secrets"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("port", "slots", "drain_s", mode="before")

@@ -8,6 +8,9 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from socket import gethostname
+from typing import Any
+
+import httpx2
 
 from .. import __version__
 from ..adapters import (
@@ -15,22 +18,40 @@ from ..adapters import (
     codec,
     event_log,
     identity,
+    inbox,
     migrations,
+    outbox,
+    owner_events,
     postgres,
+    private_file,
     run_queue,
     server_key,
     signal,
     task_view,
     upstream,
+    webhooks,
 )
 from ..adapters.embedded import EmbeddedServer, find_running
+from ..delivery.events.cursors import Cursors
+from ..delivery.events.occurrences import Occurrences
 from ..delivery.feed import Feed
 from ..delivery.limits import WatchLimits
 from ..delivery.listen import Listening, ListenMethod
 from ..delivery.polling import PollingMethod
 from ..delivery.port import Poller
+from ..delivery.remote import ANSWER_S_MAX, CONNECT_S_MAX, Remote
+from ..delivery.webhook.challenge import Challenger
+from ..delivery.webhook.exchange import WebhookClient
+from ..delivery.webhook.keyring import MemoryKeyring
+from ..delivery.webhook.receiver import Receiver
+from ..delivery.webhook.reception import Reception
+from ..delivery.webhook.sender import Sealing, Sender, SenderStores
+from ..delivery.webhook.signing import ServerKey
+from ..delivery.webhook.subscriber import Subscribing, Wish
+from ..delivery.webhook.subscriptions import Rules, SubscriptionMethods, SubscriptionStores
+from ..delivery.webhook.vault import Vault
 from ..delivery.websocket import Switchboard
-from ..domain import errors
+from ..domain import draft, errors
 from ..domain.ports import Announcements, Identity
 from .app import Parts
 from .catalogue import Catalogue
@@ -42,6 +63,7 @@ from .methods.discovery import DiscoveryMethods
 from .methods.tasks import TaskMethods
 from .methods.tools import Bench, ToolMethods
 from .metrics import Figure, Metrics
+from .receiving import Wanted
 from .run import Workbench
 from .sealing import StateSeal
 from .settings import Settings
@@ -79,9 +101,35 @@ async def upgrade(url: str) -> list[str]:
 
 
 @dataclass(frozen=True)
+class PushStores:
+    """What push is read from, and what it waits in."""
+
+    events: owner_events.PostgresOwnerEvents
+    outbox: outbox.PostgresOutbox
+    subscriptions: webhooks.PostgresWebhookSubscriptions
+    occurrences: Occurrences
+    feed: Feed
+    signal: signal.PostgresSignal
+
+
+@dataclass(frozen=True)
+class Push:
+    """What leaves by itself. Without webhooks there is no `sender`, and nobody subscribes."""
+
+    stores: PushStores
+    cursors: Cursors
+    sender: Sender | None
+    methods: SubscriptionMethods | None
+
+
+@dataclass(frozen=True)
 class Built:
     """One process's objects, connected to each other and not yet opened."""
 
+    key: str
+    identity: Identity
+    feed: Feed
+    push: Push
     store: postgres.Database
     log: event_log.PostgresEventLog
     views: task_view.PostgresTaskViews
@@ -98,10 +146,14 @@ class Built:
         await self.store.open()
         await self.signal.open()
         self.worker.start()
+        if self.push.sender is not None:
+            self.push.sender.start()
         try:
             yield
         finally:
             await self.worker.drain(drain_s)
+            if self.push.sender is not None:
+                await self.push.sender.drain()
             await self.upstreams.close()
             await self.signal.close()
             self.log.close()
@@ -116,8 +168,10 @@ class Built:
         return True
 
 
-def build(settings: Settings, config: Config, url: str, *, claims: bool = True) -> Built:
-    """The objects of a `serve` or `worker` process."""
+async def build(settings: Settings, config: Config, url: str, *, claims: bool = True) -> Built:
+    """The objects of a `serve` or `worker` process, over an upgraded store."""
+    own_key, epoch = await server_key.read(url)
+    key = settings.secret_key or own_key
     store = postgres.Database(url)
     log = event_log.PostgresEventLog(store)
     views, dispatcher = task_view.PostgresTaskViews(store), run_queue.PostgresDispatcher(store)
@@ -132,15 +186,76 @@ def build(settings: Settings, config: Config, url: str, *, claims: bool = True) 
         slots=settings.slots,
         claims=claims,
     )
-    return Built(store, log, views, dispatcher, heard, upstreams, announced, commands, worker)
-
-
-async def parts(settings: Settings, config: Config, built: Built) -> Parts:
-    """The application over built objects."""
-    key = settings.secret_key or await server_key.read(built.store.url)
     who = _identity(settings)
+    feed = Feed(views, log, codec.wire_of, now)
+    signing_key = settings.webhook_signing_key
+    server = None if signing_key is None else ServerKey.parse(signing_key)
+    sealing = Sealing(Cursors(key, epoch), Vault(key), server)
+    push = _push(config, _push_stores(store, feed, heard), who, sealing)
+    return Built(
+        key,
+        who,
+        feed,
+        push,
+        store,
+        log,
+        views,
+        dispatcher,
+        heard,
+        upstreams,
+        announced,
+        commands,
+        worker,
+    )
+
+
+def _push_stores(store: postgres.Database, feed: Feed, heard: signal.PostgresSignal) -> PushStores:
+    return PushStores(
+        owner_events.PostgresOwnerEvents(store),
+        outbox.PostgresOutbox(store),
+        webhooks.PostgresWebhookSubscriptions(store),
+        Occurrences(feed),
+        feed,
+        heard,
+    )
+
+
+def _push(config: Config, stores: PushStores, who: Identity, sealing: Sealing) -> Push:
+    given = config.events
+    if not (given.enabled and given.webhooks):
+        return Push(stores, sealing.cursors, None, None)
+    client = WebhookClient(
+        allow_loopback_http=given.development, ports=given.ports, extra_ca=given.ca_file
+    )
+    rules = Rules(
+        given.development,
+        given.ports,
+        given.subscriptions_per_owner,
+        given.ttl / 1000,
+        given.ttl_max / 1000,
+    )
+    sender = Sender(
+        SenderStores(stores.outbox, stores.subscriptions, stores.occurrences, stores.signal),
+        client,
+        sealing,
+        now,
+        who.knows,
+    )
+    methods = SubscriptionMethods(
+        SubscriptionStores(stores.subscriptions, stores.outbox, stores.events, stores.feed),
+        sealing.cursors,
+        sealing.vault,
+        Challenger(client, now, sealing.server),
+        rules,
+        now,
+    )
+    return Push(stores, sealing.cursors, sender, methods)
+
+
+def parts(settings: Settings, config: Config, built: Built) -> Parts:
+    """The application over built objects."""
+    who, feed = built.identity, built.feed
     guard = Guard(settings.allowed_hosts, settings.allowed_origins)
-    feed = Feed(built.views, built.log, codec.wire_of, now)
     limits = WatchLimits(settings.watches, settings.watches_per_owner)
     listening = Listening(feed, built.signal, built.announcements, limits)
     listener = ListenMethod(listening)
@@ -150,7 +265,7 @@ async def parts(settings: Settings, config: Config, built: Built) -> Parts:
         built.worker.stop_claiming()
 
     endpoint = Endpoint(
-        _methods(config, built, StateSeal(key), PollingMethod(feed)),
+        _methods(config, built, StateSeal(built.key), PollingMethod(feed)),
         listener,
         who,
         guard,
@@ -166,6 +281,27 @@ async def parts(settings: Settings, config: Config, built: Built) -> Parts:
         lambda: built.running(settings.drain_s),
         wind_down,
     )
+
+
+@asynccontextmanager
+async def receiving(wanted: Wanted) -> AsyncGenerator[Reception]:
+    """A webhook endpoint and its subscription, as an earlier process left them. Not yet served."""
+    wanted.inbox.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    headers = {} if wanted.token is None else {"Authorization": f"Bearer {wanted.token}"}
+    capabilities = {"extensions": {draft.EVENTS_EXTENSION: dict[str, Any]()}}
+    timeout = httpx2.Timeout(ANSWER_S_MAX, connect=CONNECT_S_MAX)
+    store, keyring = await inbox.SqliteInbox.open(wanted.inbox, now), MemoryKeyring()
+    try:
+        async with httpx2.AsyncClient(timeout=timeout) as http:
+            remote = Remote(wanted.server, http, headers, capabilities)
+            yield await Reception.resumed(
+                Receiver(store, keyring, now),
+                Subscribing(remote, keyring, store, now),
+                Wish(wanted.url, wanted.name, wanted.arguments, wanted.ttl_ms),
+                private_file.PrivateFile(wanted.record),
+            )
+    finally:
+        await store.close()
 
 
 def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:

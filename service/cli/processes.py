@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def _load(
         raise errors.ConfigurationError("give --config or --upstream, not both")
     config = configuration.read(path) if path else configuration.parse("", "defaults")
     if upstream is not None:
-        config = Config({"main": _one_upstream(upstream)}, config.policies)
+        config = replace(config, upstreams={"main": _one_upstream(upstream)})
     if not config.upstreams:
         raise errors.ConfigurationError(
             'there is no upstream: give --upstream "COMMAND", or [upstreams.NAME] in --config FILE'
@@ -103,8 +104,8 @@ def _one_upstream(given: str) -> Upstream:
 async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> None:
     stop = _stop_on_signals()
     await wiring.upgrade(url)
-    built = wiring.build(chosen, config, url, claims=work)
-    parts = await wiring.parts(chosen, config, built)
+    built = await wiring.build(chosen, config, url, claims=work)
+    parts = wiring.parts(chosen, config, built)
     server = _http_server(chosen, assemble(parts))
     with _listening(chosen) as listener:
         address = _address(listener)
@@ -118,7 +119,8 @@ async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> N
 async def _work(chosen: Settings, config: Config, url: str) -> None:
     stop = _stop_on_signals()
     await wiring.upgrade(url)
-    async with wiring.build(chosen, config, url).running(chosen.drain_s):
+    built = await wiring.build(chosen, config, url)
+    async with built.running(chosen.drain_s):
         print("outlast worker: waiting for tasks", flush=True)  # noqa: T201 - the command's output
         await stop.wait()
 
@@ -132,8 +134,8 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
     console: Console,
 ) -> int:
     await wiring.upgrade(url)
-    built = wiring.build(chosen, config, url)
-    server = _http_server(chosen, assemble(await wiring.parts(chosen, config, built)))
+    built = await wiring.build(chosen, config, url)
+    server = _http_server(chosen, assemble(wiring.parts(chosen, config, built)))
     with _listening(chosen) as listener:
         running = asyncio.create_task(server.serve([listener]))
         try:

@@ -53,7 +53,8 @@ class Bench:
         given = upstreams or {"new": Upstream(command=JOURNALING)}
         given |= {"old": Upstream(command=JOURNALING, era="legacy")} if not upstreams else {}
         config = Config(given, Policies(Policy(), {}))
-        built = wiring.build(settings.load({"slots": slots}, {}), config, self.url, claims=claims)
+        chosen = settings.load({"slots": slots}, {})
+        built = await wiring.build(chosen, config, self.url, claims=claims)
         await self.stack.enter_async_context(built.running(0.0))
         return built
 
