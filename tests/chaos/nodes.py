@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -26,9 +26,15 @@ class Node:
     """One `outlast` process. `start` begins a new one once the one before is gone."""
 
     def __init__(
-        self, folder: Path, name: str, arguments: list[str], env: Mapping[str, str]
+        self,
+        folder: Path,
+        name: str,
+        arguments: list[str],
+        env: Mapping[str, str],
+        outlast: Sequence[str] = (str(Path(sys.executable).with_name("outlast")),),
     ) -> None:
         self.name, self.log = name, folder / f"{name}.log"
+        self._outlast = outlast
         self._folder, self._arguments, self._env = folder, arguments, env
         self._process: subprocess.Popen[bytes] | None = None
         self._children: set[int] = set()
@@ -51,11 +57,10 @@ class Node:
     def start(self) -> None:
         """Begin a new process; does not wait until it is ready."""
         assert not self.is_running
-        outlast = Path(sys.executable).with_name("outlast")
         with self.log.open("ab") as output:
             self._log_start = output.tell()
             self._process = subprocess.Popen(
-                [str(outlast), *self._arguments],
+                [*self._outlast, *self._arguments],
                 cwd=self._folder,
                 env=os.environ | dict(self._env),
                 stdin=subprocess.DEVNULL,

@@ -64,10 +64,9 @@ class Sender:
 
 
 @asynccontextmanager
-async def served(app: Any) -> AsyncGenerator[str]:
+async def served(app: Any, listener: socket.socket | None = None) -> AsyncGenerator[str]:
     """The URL of an ASGI app that real sockets reach."""
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = listener or bound()
     config = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as group:
@@ -77,7 +76,19 @@ async def served(app: Any) -> AsyncGenerator[str]:
             while not server.started:  # noqa: ASYNC110 - see above
                 await anyio.sleep(0.01)  # noqa: TID251 - see above
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/c1"
+            yield url_of(listener)
         finally:
             server.should_exit = True
     listener.close()
+
+
+def bound() -> socket.socket:
+    """A socket on a port of its own, on which nobody listens yet."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where what is served there is reached."""
+    return f"http://127.0.0.1:{listener.getsockname()[1]}/hooks/c1"

@@ -1,6 +1,7 @@
 """A sender with its stores on PostgreSQL, and endpoints on loopback that keep what they get."""
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -81,6 +82,7 @@ class Hook:
     behaves: Behaviour = lambda _: 204
     echoes: bool = True
     posted: list[Posted] = field(default_factory=list[Posted])
+    may_answer: asyncio.Event | None = None
     challenges: list[Posted] = field(default_factory=list[Posted])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +90,10 @@ class Hook:
             return
         request = Request(scope, receive)
         post = Posted(request.headers, await request.body())
-        await self._answer(post)(scope, receive, send)
+        answer = self._answer(post)
+        if self.may_answer is not None and post in self.posted:
+            await self.may_answer.wait()
+        await answer(scope, receive, send)
 
     def _answer(self, post: Posted) -> Response:
         if post.content.get("type") == draft.VERIFICATION:
@@ -120,10 +125,10 @@ class Hook:
 
 
 @asynccontextmanager
-async def hook() -> AsyncGenerator[Hook]:
-    """An endpoint on a port of its own."""
+async def hook(listener: socket.socket | None = None) -> AsyncGenerator[Hook]:
+    """An endpoint on a port of its own, or on this one."""
     made = Hook()
-    async with served(made) as url:
+    async with served(made, listener) as url:
         made.url = url
         yield made
 

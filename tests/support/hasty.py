@@ -6,6 +6,8 @@ python -m outlast.tests.support.hasty "take=0.5 keep_alive=0.2" serve …
 import sys
 
 from outlast.delivery import bells
+from outlast.domain import draft
+from outlast.delivery.webhook import sender
 from outlast.service import carriers, socket
 from outlast.service.cli import main, processes
 
@@ -14,10 +16,14 @@ def _hurry(name: str, seconds: float) -> None:
     match name:
         case "keep_alive":
             bells.KEEP_ALIVE_S = seconds
+        case "heartbeat":
+            draft.HEARTBEAT_S = seconds
         case "take":
             carriers.TAKE_S_MAX = seconds
         case "idle":
             socket.IDLE_S_MAX = seconds
+        case "lease":
+            sender.LEASE_S = seconds
         case "ping":
             processes.PING_S = seconds
         case _:
