@@ -24,6 +24,7 @@ from ..domain.ports import CallNews, Faulted, LegEnded, Returned, ToolCall
 ASKS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
 TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
+CALLBACK_KEY = "dev.outlast/callback"
 
 
 class Dispatcher(JSONRPCDispatcher[TransportContext]):
@@ -167,8 +168,11 @@ def call_params(call: ToolCall, *, modern: bool) -> dict[str, Json]:
         params["inputResponses"] = dict(call.answers)
     if modern and call.request_state is not None:
         params["requestState"] = call.request_state
-    if trace := trace_of(call):
-        params["_meta"] = trace
+    meta: dict[str, Json] = dict(trace_of(call))
+    if call.callback is not None:
+        meta[CALLBACK_KEY] = dict(call.callback)
+    if meta:
+        params["_meta"] = meta
     return params
 
 

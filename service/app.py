@@ -1,20 +1,25 @@
 """The ASGI application: endpoint, socket, health and figures, with the worker in its lifespan."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from . import callbacks
+from .admin import Admin
+from .callbacks import Callbacks
 from .endpoint import Endpoint
 from .metrics import Metrics
 from .socket import Socket
 
 MCP_PATH = "/mcp"
 WEBSOCKET_PATH = "/ws"
+PUBLIC_KEYS_PATH = "/.well-known/mcp-webhook-jwks.json"
 
 
 @dataclass(frozen=True)
@@ -22,7 +27,8 @@ class Parts:
     """What an application is made of.
 
     `running` holds all that must be opened and closed; `wind_down` ends open streams and the
-    claiming of work, before the server waits for requests in flight.
+    claiming of work, before the server waits for requests in flight. `public_keys` is the JWK set
+    of webhook signatures. Without one of the last three its routes are not there.
     """
 
     endpoint: Endpoint
@@ -31,6 +37,9 @@ class Parts:
     is_ready: Callable[[], Awaitable[bool]]
     running: Callable[[], AbstractAsyncContextManager[None]]
     wind_down: Callable[[], None]
+    public_keys: Mapping[str, Any] | None = None
+    callbacks: Callbacks | None = None
+    admin: Admin | None = None
 
 
 def assemble(parts: Parts) -> FastAPI:
@@ -50,6 +59,9 @@ def assemble(parts: Parts) -> FastAPI:
             {"status": "ready" if ready else "store unavailable"}, status_code=200 if ready else 503
         )
 
+    async def public_keys(_request: Request) -> Response:
+        return JSONResponse(parts.public_keys, headers={"Cache-Control": "public, max-age=300"})
+
     app = FastAPI(title="Outlast", openapi_url=None, lifespan=lifespan)
     # Plain routes: the endpoint reads the body itself and needs no parameter machinery.
     app.router.routes.append(Route(MCP_PATH, parts.endpoint.post, methods=["POST"]))
@@ -57,4 +69,10 @@ def assemble(parts: Parts) -> FastAPI:
     app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
     app.router.routes.append(Route("/metrics", parts.metrics.get, methods=["GET"]))
     app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))
+    if parts.public_keys is not None:
+        app.router.routes.append(Route(PUBLIC_KEYS_PATH, public_keys, methods=["GET"]))
+    if parts.callbacks is not None:
+        app.router.routes.append(Route(callbacks.PATH, parts.callbacks.post, methods=["POST"]))
+    if parts.admin is not None:
+        app.router.routes.extend(parts.admin.routes())
     return app

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest
+from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
 from ..domain import errors
 from ..domain.ports import Identity, Progress
 from . import envelope, jsonrpc, problems
@@ -33,10 +33,14 @@ LISTEN = "subscriptions/listen"
 
 Result = bytes | dict[str, Any]
 Method = Callable[[Exchange], Coroutine[Any, Any, Result]]
+Streams = Mapping[str, Callable[[Exchange], Coroutine[Any, Any, OpenWatch]]]
 
 
 class Endpoint:
-    """The MCP endpoint over a table of methods. A method returns its result's JSON text."""
+    """The MCP endpoint over two tables of methods.
+
+    A method returns its result's JSON text; one of `streams` opens a watch, whose frames are sent.
+    """
 
     def __init__(  # noqa: PLR0913 - one part each, named by the wiring
         self,
@@ -47,8 +51,10 @@ class Endpoint:
         server_info: Mapping[str, str],
         *,
         require_task_name: bool,
+        streams: Streams | None = None,
     ) -> None:
         self._methods, self._listener = methods, listener
+        self._streams: Streams = {LISTEN: self._listen, **(streams or {})}
         self._identity, self._guard = identity, guard
         self._require_task_name = require_task_name
         self._server_info = {SERVER_INFO_META_KEY: dict(server_info)}
@@ -90,17 +96,22 @@ class Endpoint:
         return Response(status_code=202)
 
     async def _answer(self, request: Request, exchange: Exchange) -> Response:
-        if exchange.method == LISTEN:
-            wanted = ListenRequest(
-                exchange.owner.key, exchange.request_id, exchange.params, exchange.declares_tasks
-            )
-            return FrameResponse(await self._listener.open(wanted))
+        opening = self._streams.get(exchange.method)
+        if opening is not None:
+            return FrameResponse(await opening(exchange))
         method = self._methods.get(exchange.method)
         if method is None:
             raise Rejection(METHOD_NOT_FOUND, f"Method not found: {exchange.method}", status=404)
         if exchange.method not in SLOW_METHODS:
             return _json(self._respond(exchange.request_id, await method(exchange)))
         return await self._serve(request, exchange, method)
+
+    async def _listen(self, exchange: Exchange) -> OpenWatch:
+        owner, request_id = exchange.owner.key, exchange.request_id
+        declared = exchange.declares_tasks
+        return await self._listener.open(
+            ListenRequest(owner, request_id, exchange.params, declared)
+        )
 
     async def _serve(self, request: Request, exchange: Exchange, method: Method) -> Response:
         """Wait a while for the answer; then, or at the first progress, go on as a stream."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..domain import extension
+from ..domain import draft, extension
 from ..domain.owner import Owner
 from ..domain.ports import Progress
 from .jsonrpc import RequestId
@@ -39,6 +39,11 @@ class Exchange:
     def declares_tasks(self) -> bool:
         """True when this very request declares the tasks extension."""
         return extension.declares_tasks(self.capabilities)
+
+    @property
+    def declares_events(self) -> bool:
+        """True when this very request declares events."""
+        return draft.declares_events(self.capabilities)
 
     @property
     def progress_token(self) -> str | int | None:

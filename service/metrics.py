@@ -23,6 +23,24 @@ class Figure:
     read: Callable[[], float]
 
 
+# The sender's word for it, and what a gauge says of it.
+_WEBHOOKS = {
+    "delivered": ("delivered", "Webhook deliveries that arrived, since this process began."),
+    "retried": ("retry", "Attempts that failed and are made again later."),
+    "abandoned": ("abandoned", "Deliveries given up after their last attempt."),
+    "suspended": ("suspended", "Times that this process suspended a subscription."),
+}
+
+
+def webhook_figures(counts: Mapping[str, int]) -> Mapping[str, Figure]:
+    """Gauges over the live counts of a sender."""
+
+    def figure(word: str, meaning: str) -> Figure:
+        return Figure(meaning, lambda: counts.get(word, 0))
+
+    return {f"outlast_webhooks_{name}": figure(*told) for name, told in _WEBHOOKS.items()}
+
+
 class Metrics:
     """The page, under the same guard and identity as everything else."""
 

@@ -6,7 +6,7 @@ from typing import Any
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from ..domain import errors
+from ..domain import draft, errors
 from .jsonrpc import Rejection
 
 _log = logging.getLogger("outlast.endpoint")
@@ -22,6 +22,15 @@ _CODES: dict[type[errors.OutlastError], int] = {
     errors.UpstreamUnavailable: INTERNAL_ERROR,
 }
 
+# The draft's own codes, under its own names for them: its clients read code and data only.
+_EVENTS_CODES: dict[type[errors.EventsError], tuple[int, str]] = {
+    errors.EventNotFound: (draft.NOT_FOUND, "NotFound"),
+    errors.Forbidden: (draft.FORBIDDEN, "Forbidden"),
+    errors.TooManySubscriptions: (draft.RESOURCE_EXHAUSTED, "ResourceExhausted"),
+    errors.Unsupported: (draft.UNSUPPORTED, "Unsupported"),
+    errors.EndpointNotVerified: (draft.CALLBACK_ENDPOINT, "CallbackEndpointError"),
+}
+
 
 def rejection(error: Exception) -> Rejection:
     """The answer to a failed request. Unknown errors are logged, and tell the client nothing."""
@@ -29,6 +38,9 @@ def rejection(error: Exception) -> Rejection:
         return error
     if isinstance(error, errors.UpstreamFault):
         return _of_code(error.code, error.message, error.data)
+    if isinstance(error, errors.EventsError):
+        code, name = _EVENTS_CODES[type(error)]
+        return _of_code(code, name, _events_data(error))
     for error_type, code in _CODES.items():
         if isinstance(error, error_type):
             return _of_code(code, str(error), _data(error))
@@ -46,3 +58,9 @@ def _data(error: errors.OutlastError) -> Any:
     if isinstance(error, errors.TooManyWatches):
         return {"reason": "too_many_watches", "limit": error.limit, "most": error.most}
     return None
+
+
+def _events_data(error: errors.EventsError) -> dict[str, Any]:
+    """The facts, and the prose when it is more than the name of the error."""
+    told = str(error)
+    return dict(error.data) if told == type(error).__doc__ else {**error.data, "detail": told}

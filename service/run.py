@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from ..domain import decisions, errors
 from ..domain.decisions import Events
@@ -30,6 +31,7 @@ from ..domain.ports import (
     Wakeup,
 )
 from ..domain.task import Task
+from .budget import Budget
 from .commands import Commands
 from .news import NewsReader
 
@@ -37,9 +39,12 @@ RECHECK_S = 2.0  # a lost signal delays a cancellation or an answer by at most t
 PROGRESS_EVERY_S = 1.0  # at most one progress event a second a task; the last one wins
 RECORD_PATIENCE_S = 3600.0  # an outcome is kept in hand this long while the store is away
 RECORD_PAUSE_S = 0.5
+PENDING_KEY = "dev.outlast/pending"  # in a result's `_meta`: a job elsewhere will tell the rest
 UNSENT_PAUSE_S = 2.0  # before a task whose call could not be sent goes back to the queue
 
 _log = logging.getLogger("outlast.worker")
+
+Offer = Callable[[Task], Mapping[str, str] | None]
 
 
 class Interrupt(Enum):
@@ -53,33 +58,12 @@ class Interrupt(Enum):
 
 @dataclass(frozen=True)
 class Workbench:
-    """What a run works with."""
+    """What a run works with. `offer` makes the callback of a task's attempt, where there is one."""
 
     commands: Commands
     upstreams: Upstreams
     signal: Signal
-
-
-class Budget:
-    """The tool's time: it runs while the tool works and stands while it waits for the client."""
-
-    def __init__(self, length_ms: int | None) -> None:
-        self._left_s = float("inf") if length_ms is None else length_ms / 1000
-        self._since: float | None = time.monotonic()
-
-    @property
-    def left_s(self) -> float:
-        """Seconds left; infinite while standing."""
-        if self._since is None:
-            return float("inf")
-        return self._left_s - (time.monotonic() - self._since)
-
-    def stand(self, *, still: bool) -> None:
-        """Stop or start the clock."""
-        if still and self._since is not None:
-            self._left_s, self._since = self.left_s, None
-        elif not still and self._since is None:
-            self._since = time.monotonic()
+    offer: Offer = lambda _task: None
 
 
 class Run:
@@ -90,6 +74,7 @@ class Run:
         self._attempt = task.attempt
         self._bench, self._reader = bench, reader
         self._budget = Budget(task.opened.timeout_ms)
+        self._callback: Mapping[str, str] | None = None
         self._waiting: dict[str, HeldAsk] = {}
         self._asked: Counter[str] = Counter()
         self._progress: Progress | None = None
@@ -151,7 +136,9 @@ class Run:
 
     async def _send(self) -> NewsReader | None:
         """The call; None when the run was interrupted first, and the call may have been sent."""
-        sending = asyncio.ensure_future(self._bench.upstreams.call(tool_call(self.task)))
+        self._callback = self._bench.offer(self.task)
+        call = tool_call(self.task, self._callback)
+        sending = asyncio.ensure_future(self._bench.upstreams.call(call))
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -263,10 +250,7 @@ class Run:
             case LegEnded():
                 await self._leg_ended(item)
             case Returned():
-                result = merged_result(item.result)
-                await self._finish(
-                    lambda task: decisions.complete(task, self._attempt, result, self._now())
-                )
+                await self._returned(item.result)
             case Faulted():
                 error = _error(item)
                 await self._finish(
@@ -301,6 +285,22 @@ class Run:
         await self._close()
         self._reader = None
         self._over = not self.task.is_running
+
+    async def _returned(self, result: Mapping[str, Any]) -> None:
+        if self._callback is not None and is_pending(result):
+            await self._delegate()
+            return
+        merged = merged_result(result)
+        await self._finish(
+            lambda task: decisions.complete(task, self._attempt, merged, self._now())
+        )
+
+    async def _delegate(self) -> None:
+        """The job that the tool started has the rest of the tool's time; nobody waits for it."""
+        self._budget.stand(still=False)  # what it has asked meanwhile is withdrawn
+        left_s = self._budget.left_s
+        until = self._now() + timedelta(seconds=left_s) if math.isfinite(left_s) else None
+        await self._finish(lambda task: decisions.delegate(task, self._attempt, until, self._now()))
 
     async def _end_without_outcome(self) -> None:
         """The call is over and said nothing: what stopped it decides."""
@@ -360,7 +360,7 @@ class Run:
         return {"task": self.task.id, "attempt": self._attempt}
 
 
-def tool_call(task: Task) -> ToolCall:
+def tool_call(task: Task, callback: Mapping[str, str] | None = None) -> ToolCall:
     """The call of the task's next leg."""
     opened = task.opened
     return ToolCall(
@@ -371,7 +371,15 @@ def tool_call(task: Task) -> ToolCall:
         answers=task.leg_answers,
         request_state=opened.carried_state if task.leg == 0 else task.request_state,
         trace=opened.trace,
+        callback=callback,
     )
+
+
+def is_pending(result: Mapping[str, Any]) -> bool:
+    """Whether the upstream says that a job elsewhere will tell the outcome; an error is one."""
+    meta = result.get("_meta")
+    given = isinstance(meta, dict) and cast(dict[str, Any], meta).get(PENDING_KEY) is True
+    return given and result.get("isError") is not True
 
 
 def merged_result(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ from ..domain.extension import declares_tasks
 from ..domain.owner import Owner
 from ..domain.ports import Identity
 from . import carriers, envelope, jsonrpc, problems
+from .endpoint import Streams
+from .exchange import Exchange
 from .guard import Guard
-from .jsonrpc import Rejection, RequestId
+from .jsonrpc import Message, Rejection, RequestId
 
 IDLE_S_MAX = 60.0  # a connection on which nothing is watched is closed after this
 LISTEN = "subscriptions/listen"
@@ -31,10 +33,16 @@ Connect = Callable[[Send, Refuse], Connection]
 
 
 class Socket:
-    """Accepts connections and reads their messages; `connect` makes what the watches live on."""
+    """Accepts connections and reads their messages; `connect` makes what the watches live on.
 
-    def __init__(self, connect: Connect, identity: Identity, guard: Guard) -> None:
+    `streams` are further methods that open one; no other methods are served here.
+    """
+
+    def __init__(
+        self, connect: Connect, identity: Identity, guard: Guard, streams: Streams | None = None
+    ) -> None:
         self._connect, self._identity, self._guard = connect, identity, guard
+        self._streams: Streams = streams or {}
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end. A refused one gets its HTTP status."""
@@ -92,12 +100,7 @@ class Socket:
                     await connection.cancelled(message.params.get("requestId"))
                 return None
             envelope.check(message, None, require_task_name=False)
-            if message.method != LISTEN:
-                raise Rejection(METHOD_NOT_FOUND, f"Only {LISTEN} is served here")
-            declared = declares_tasks(envelope.capabilities_of(message))
-            await connection.received(
-                ListenRequest(owner.key, message.id, message.params, declared)
-            )
+            await self._open(message, message.id, connection, owner)
         except errors.ConnectionLost:
             raise
         except Exception as error:  # noqa: BLE001 - the edge: every failure has an answer
@@ -105,6 +108,22 @@ class Socket:
                 request_id = error.request_id
             return refusal(request_id, error)
         return None
+
+    async def _open(
+        self, message: Message, request_id: RequestId, connection: Connection, owner: Owner
+    ) -> None:
+        capabilities = envelope.capabilities_of(message)
+        if message.method == LISTEN:
+            declared = declares_tasks(capabilities)
+            request = ListenRequest(owner.key, request_id, message.params, declared)
+            await connection.received(request)
+            return
+        opening = self._streams.get(message.method)
+        if opening is None:
+            served = " and ".join((LISTEN, *self._streams))
+            raise Rejection(METHOD_NOT_FOUND, f"Only {served} is served here")
+        exchange = Exchange(owner, request_id, message.method, message.params, capabilities, {})
+        await connection.carry(request_id, lambda: opening(exchange))
 
 
 async def _received(socket: WebSocket) -> bytes:

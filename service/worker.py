@@ -29,6 +29,7 @@ STORE_PAUSE_S = 0.5  # between two tries while the store is away
 LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
 CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
 UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this, or a bit less
+EARLY_S_MIN = 0.1  # between two looks at a job whose time our clock does not call over yet
 SWEEP_S = 1.0
 SWEEP_BATCH_MAX = 200
 HAND_BACK_S_MAX = 5.0
@@ -166,6 +167,9 @@ class Worker:
         task = await self._bench.commands.load(task_id)
         if task.is_running and not await self._still_holds(task_id):
             return None
+        if task.is_delegated:
+            await self._give_up(task)
+            return None
         if not await self._upstream_is_ready(task):
             return None
         if self._draining.is_set():
@@ -184,6 +188,16 @@ class Worker:
                 known = None
                 await asyncio.sleep(STORE_PAUSE_S)
         return task if self._is_ours(task, seen + 1) else None
+
+    async def _give_up(self, task: Task) -> None:
+        """End the task whose job elsewhere has had its time. It was due by the store's clock."""
+        newest = await self._bench.commands.change(
+            task.id, lambda newest: decisions.end_overdue(newest, self._bench.commands.now()), task
+        )
+        if newest.delegated_until is not None:
+            early = newest.delegated_until - self._bench.commands.now()
+            wait_s = max(early.total_seconds(), EARLY_S_MIN)
+            await self._stores.dispatcher.release(self.name, [task.id], wait_s)
 
     async def _still_holds(self, task_id: str) -> bool:
         """Whether the attempt just read is a lost one.

@@ -25,7 +25,6 @@ ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
 SIGNATURE_HEADER = "webhook-signature"
 SUBSCRIPTION_HEADER = "X-MCP-Subscription-Id"
-PUBLIC_KEYS_PATH = "/.well-known/mcp-webhook-jwks.json"
 
 SECRET_BYTES_MIN = 24
 SECRET_BYTES_MAX = 64
@@ -191,7 +190,7 @@ def verify_server(
 
 
 def public_keys(keys: Sequence[ServerKey]) -> dict[str, Any]:
-    """The document at PUBLIC_KEYS_PATH: a JWK set, the old key beside the new in a rotation."""
+    """The document at a server's well-known path: a JWK set, the old key beside the new in a rotation."""
     return {"keys": [_jwk(key.public) for key in keys]}
 
 

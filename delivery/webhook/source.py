@@ -94,7 +94,7 @@ class _Line:
     def join(self, mail: _Mail) -> None:
         self._mails.add(mail)
         if self._failure is not None:
-            mail.fail(self._failure)
+            self._fail(mail, self._failure)
         elif self._is_granted:
             mail.read_again()
 
@@ -110,9 +110,10 @@ class _Line:
         self._is_granted = True
 
     def failed(self, error: Exception) -> None:
+        """No more will be delivered. If that is because the task has ended, its end is read."""
         self._failure = error
         for mail in self._mails:
-            mail.fail(error)
+            self._fail(mail, error)
 
     def received(self, received: Received) -> None:
         if received.envelope == draft.ENDED:
@@ -124,6 +125,11 @@ class _Line:
             return
         for mail in self._mails:
             mail.put(state)
+
+    def _fail(self, mail: _Mail, error: Exception) -> None:
+        mail.fail(error)
+        if _is_over(error):
+            mail.read_again()
 
     def _read_again(self) -> None:
         for mail in self._mails:
@@ -270,6 +276,14 @@ def _told(content: Mapping[str, Any], task_id: str) -> TaskState | None:
         return None
     task = {name: value for name, value in told.items() if name not in {"tool", "version"}}
     return TaskState(task, version if isinstance(version, int) else None)
+
+
+def _is_over(error: Exception) -> bool:
+    """Whether the server says that there is nothing left to subscribe to."""
+    if not isinstance(error, errors.RequestRefused) or error.code != draft.NOT_FOUND:
+        return False
+    data = cast(object, error.data)
+    return isinstance(data, dict) and cast(dict[str, Any], data).get("kind") == "subscription"
 
 
 def _version(state: TaskState) -> int:

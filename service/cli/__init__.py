@@ -1,4 +1,4 @@
-"""The `outlast` command: serve, worker, db, token, demo."""
+"""The `outlast` command: serve, worker, db, token, webhooks, receive, demo."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from ... import __version__
-from ...domain import errors
-from . import processes
+from ...domain import draft, errors
+from ..receiving import Wanted
+from . import processes, receive as receiving, webhooks
 
 Config = Annotated[
     Path | None,
@@ -33,6 +34,7 @@ database = typer.Typer(help="Look after the task store.", no_args_is_help=True)
 token = typer.Typer(help="Make static bearer tokens.", no_args_is_help=True)
 app.add_typer(database, name="db")
 app.add_typer(token, name="token")
+app.add_typer(webhooks.app, name="webhooks")
 
 
 @app.command()
@@ -90,6 +92,38 @@ def new_token(
     typer.echo(f"token (shown once): {secret}\n\nadd to the tokens file:\n\n{lines}")
 
 
+@app.command()
+def receive(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads them
+    server: Annotated[str, typer.Option(help="The server's MCP endpoint, http://…/mcp.")],
+    url: Annotated[
+        str | None,
+        typer.Option(help="Where the server reaches this endpoint; default its own address."),
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="OUTLAST_TOKEN", help="Bearer token for the server.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="The event type.")] = draft.TASK_FINISHED,
+    arguments: Annotated[str, typer.Option(help="Its arguments, a JSON object.")] = "{}",
+    ttl: Annotated[
+        str, typer.Option(help='How long it may outlive this process: "1h", or "unlimited".')
+    ] = "1h",
+    inbox: Annotated[
+        Path, typer.Option(help="File of what was received.", dir_okay=False)
+    ] = receiving.INBOX,
+    host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="TCP port; 0 for any.")] = 9000,
+    unsubscribe: Annotated[
+        bool, typer.Option("--unsubscribe", help="Let go of the subscription on the way out.")
+    ] = False,
+) -> None:
+    """Subscribe to events by webhook, and print each delivery as a line of JSON."""
+    given, ttl_ms = receiving.arguments_of(arguments), receiving.ttl_ms_of(ttl)
+    with receiving.listening(host, port) as listener:
+        own = receiving.own_url(host, listener.getsockname()[1])
+        wanted = Wanted(server, token, url or own, name, given, ttl_ms, inbox)
+        raise typer.Exit(receiving.receive(wanted, listener, unsubscribe=unsubscribe))
+
+
 @app.command("demo")
 def show_demo(
     approve: Annotated[
@@ -114,9 +148,14 @@ def _version(
 
 
 def main() -> None:
-    """The console script. A mistake in the configuration is one line, not a traceback."""
+    """The console script. What a person can mend is one line, not a traceback."""
     try:
         app()
-    except (errors.ConfigurationError, errors.StoreUnavailable) as error:
+    except (
+        errors.ConfigurationError,
+        errors.StoreUnavailable,
+        errors.RemoteError,
+        receiving.OutputClosed,
+    ) as error:
         typer.echo(f"outlast: {error}", err=True)
         raise SystemExit(2) from None

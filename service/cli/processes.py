@@ -104,13 +104,13 @@ def _one_upstream(given: str) -> Upstream:
 async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> None:
     stop = _stop_on_signals()
     await wiring.upgrade(url)
-    built = await wiring.build(chosen, config, url, claims=work)
-    parts = wiring.parts(chosen, config, built)
-    server = _http_server(chosen, assemble(parts))
     with _listening(chosen) as listener:
         address = _address(listener)
+        built = await wiring.build(chosen, config, url, claims=work, address=address)
+        parts = wiring.parts(chosen, config, built)
+        server = _http_server(chosen, assemble(parts))
         running = asyncio.create_task(server.serve([listener]))
-        await _first_of(running, stop, _announced(server, address))
+        await _first_of(running, stop, _announced(server, address + MCP_PATH))
         parts.wind_down()
         server.should_exit = True
         await running
@@ -134,14 +134,15 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
     console: Console,
 ) -> int:
     await wiring.upgrade(url)
-    built = await wiring.build(chosen, config, url)
-    server = _http_server(chosen, assemble(wiring.parts(chosen, config, built)))
     with _listening(chosen) as listener:
+        address = _address(listener)
+        built = await wiring.build(chosen, config, url, address=address)
+        server = _http_server(chosen, assemble(wiring.parts(chosen, config, built)))
         running = asyncio.create_task(server.serve([listener]))
         try:
             await _started(server)
             return await run_demo(
-                _address(listener),
+                address + MCP_PATH,
                 approve=approve,
                 repository=make_demo_repository(folder),
                 console=console,
@@ -196,7 +197,7 @@ def _listening(chosen: Settings) -> Generator[socket.socket]:
 
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{MCP_PATH}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -1,7 +1,10 @@
 """`server/discover` and `tools/list`: what this server is and what it offers."""
 
+from typing import Any
+
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from ...domain.draft import EVENTS_EXTENSION
 from ...domain.extension import TASKS_EXTENSION
 from ..catalogue import Catalogue
 from ..exchange import Exchange
@@ -19,15 +22,12 @@ INSTRUCTIONS = (
 class DiscoveryMethods:
     """Both answers are the same for every caller, and say so in `cacheScope`."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, *, has_events: bool = False) -> None:
         self._catalogue = catalogue
         self._discover = dumps(
             {
                 "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
-                "capabilities": {
-                    "tools": {"listChanged": True},
-                    "extensions": {TASKS_EXTENSION: {}},
-                },
+                "capabilities": _capabilities(has_events=has_events),
                 "instructions": INSTRUCTIONS,
                 "ttlMs": DISCOVER_TTL_MS,
                 "cacheScope": "public",
@@ -44,3 +44,15 @@ class DiscoveryMethods:
         definitions, cursor = await self._catalogue.page(exchange.params.get("cursor"))
         page = {"tools": definitions, "ttlMs": TOOLS_TTL_MS, "cacheScope": "public"}
         return dumps(page if cursor is None else {**page, "nextCursor": cursor})
+
+
+def _capabilities(*, has_events: bool) -> dict[str, Any]:
+    capabilities: dict[str, Any] = {
+        "tools": {"listChanged": True},
+        "extensions": {TASKS_EXTENSION: {}},
+    }
+    if has_events:
+        # In both forms: the draft's own, and the one that other servers of this revision show.
+        capabilities["events"] = {"listChanged": False}
+        capabilities["extensions"][EVENTS_EXTENSION] = {}
+    return capabilities

@@ -3,12 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from mcp.shared.inbound import validate_mcp_param_headers
 
-from ...domain import decisions, errors, events
+from ...delivery.port import CallWebhook
+from ...domain import decisions, draft, errors, events
 from ...domain.change import created_task
 from ...domain.decisions import Events
 from ...domain.extension import REQUIRED_CAPABILITIES
@@ -34,6 +35,7 @@ from ..policy import Ask, Policies, Policy, Run
 from ..run import merged_result
 from ..sealing import StateSeal, call_digest
 from ..worker import Worker
+from .events import EventMethods
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 256
 INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
@@ -51,6 +53,7 @@ class Call:
     answers: Mapping[str, Any] | None
     state: str | None
     digest: str
+    webhook: CallWebhook | None = None
 
     @property
     def idempotency_key(self) -> str | None:
@@ -72,12 +75,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Bench:
-    """What calls are served with."""
+    """What calls are served with. Without `push` there are no events here."""
 
     commands: Commands
     views: TaskViews
     upstreams: Upstreams
     worker: Worker
+    push: EventMethods | None = None
 
 
 class ToolMethods:
@@ -95,10 +99,11 @@ class ToolMethods:
         if call.policy.run is Run.DIRECT or not self._may_become_a_task(call):
             return await self._plain(call)
         known = await self._opened_before(call)
+        if known is None and not self._catalogue.accepts(call.tool, call.arguments):
+            return await self._plain(call)
+        call = await self._with_webhook(call)
         if known is not None:
             return await self._known_task(known, call)
-        if not self._catalogue.accepts(call.tool, call.arguments):
-            return await self._plain(call)
         if self._begins_plain(call):
             return await self._begin_plain(call)
         return await self._create(call, (self._opening(call),))
@@ -137,6 +142,14 @@ class ToolMethods:
         """A keyed call is recorded before it is sent, so that sent twice it runs once."""
         may_wait = call.policy.run is Run.AUTO or call.policy.ask is Ask.BEFORE
         return may_wait and call.idempotency_key is None
+
+    async def _with_webhook(self, call: Call) -> Call:
+        """The call with the webhook that it brought, for the task that it may become."""
+        if call.exchange.meta.get(draft.WEBHOOK_META_KEY) is None:
+            return call
+        if self._bench.push is None:
+            raise errors.Unsupported("deliveryMode", draft.BY_WEBHOOK)
+        return replace(call, webhook=await self._bench.push.webhook_of(call.exchange))
 
     # --- plain: the upstream's own answer, on this request
 
@@ -226,7 +239,7 @@ class ToolMethods:
             await _abandon(reader)
             return await self._lost_race(call)
         self._bench.worker.adopt(created, reader)
-        return created_task(created)
+        return await self._told(created, call)
 
     def _ended(self, call: Call, item: Returned | Faulted) -> Events:
         """The whole story of a call that ended before its task began."""
@@ -268,7 +281,7 @@ class ToolMethods:
 
     async def _create(self, call: Call, history: Events) -> dict[str, Any]:
         created = await self._open(history)
-        return await self._lost_race(call) if created is None else created_task(created)
+        return await self._lost_race(call) if created is None else await self._told(created, call)
 
     async def _open(self, history: Events) -> Task | None:
         """The stored task, or None when a call with the same key has stored it first."""
@@ -301,7 +314,17 @@ class ToolMethods:
         task = await self._bench.commands.load(task_id)
         if task.opened.call_digest != call.digest:
             raise errors.IdempotencyConflict
-        return created_task(task)
+        return await self._told(task, call)
+
+    async def _told(self, task: Task, call: Call) -> dict[str, Any]:
+        """The CreateTaskResult. Whoever reads it may rely on the webhook that came with the call.
+
+        When that fails the task stays; a call with an idempotency key finds it, and tries again.
+        """
+        if call.webhook is not None:
+            await call.webhook.follow(task.id)
+        push = self._bench.push
+        return created_task(task) if push is None else push.created(call.exchange, task)
 
 
 def _tool_call(call: Call) -> ToolCall:

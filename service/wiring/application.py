@@ -1,0 +1,145 @@
+"""The ASGI application over the objects of a process."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ... import __version__
+from ...delivery.events.desk import Desk
+from ...delivery.events.poll import PollMethod
+from ...delivery.events.reading import Reading
+from ...delivery.events.stream import Streaming, StreamMethod
+from ...delivery.limits import WatchLimits
+from ...delivery.listen import Listening, ListenMethod
+from ...delivery.polling import PollingMethod
+from ...delivery.port import Poller
+from ...delivery.webhook import signing
+from ...delivery.websocket import Switchboard
+from ...domain import draft
+from ...domain.owner import LOCAL_OWNER
+from ..admin import Admin
+from ..app import Parts
+from ..callbacks import Callbacks
+from ..catalogue import Catalogue
+from ..config import Config
+from ..endpoint import Endpoint, Method
+from ..guard import Guard
+from ..methods.discovery import DiscoveryMethods
+from ..methods.events import EventMethods
+from ..methods.tasks import TaskMethods
+from ..methods.tools import Bench, ToolMethods
+from ..metrics import Figure, Metrics, webhook_figures
+from ..sealing import StateSeal
+from ..settings import Settings
+from ..socket import Socket
+from .process import Built
+from .push import Push
+from .store import now
+from .tools import operators
+
+
+def parts(settings: Settings, config: Config, built: Built) -> Parts:
+    """The application over built objects."""
+    who, feed, token = built.identity, built.feed, settings.admin_token
+    guard = Guard(settings.allowed_hosts, settings.allowed_origins)
+    limits = WatchLimits(settings.watches, settings.watches_per_owner)
+    listening = Listening(feed, built.signal, built.announcements, limits)
+    listener = ListenMethod(listening)
+
+    streaming = Streaming(_reading(built.push), built.signal, limits)
+    events = _event_methods(config, built.push, streaming)
+    streams = {} if events is None else {draft.STREAM: events.stream}
+
+    def wind_down() -> None:
+        listening.closing.set()
+        streaming.closing.set()
+        built.worker.stop_claiming()
+
+    endpoint = Endpoint(
+        _methods(config, built, PollingMethod(feed), events),
+        listener,
+        who,
+        guard,
+        {"name": "outlast", "version": __version__},
+        require_task_name=settings.require_task_name_header,
+        streams=streams,
+    )
+    socket = Socket(lambda send, refuse: Switchboard(listener, send, refuse), who, guard, streams)
+    return Parts(
+        endpoint,
+        socket,
+        Metrics(_figures(built, limits), who, guard),
+        built.is_ready,
+        lambda: built.running(settings.drain_s),
+        wind_down,
+        _public_keys(built.push),
+        Callbacks(built.tickets, built.commands, built.upstreams, _is_signed),
+        None if token is None else Admin(operators(built), token, guard),
+    )
+
+
+def _public_keys(push: Push) -> Mapping[str, Any] | None:
+    key = push.server_key
+    return None if key is None else signing.public_keys([key])
+
+
+def _is_signed(secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:
+    try:
+        signing.verify([secret], headers, body, now())
+    except signing.SignatureRefused:
+        return False
+    return True
+
+
+def _reading(push: Push) -> Reading:
+    stores = push.stores
+    return Reading(stores.events, stores.feed, stores.occurrences, push.cursors, now)
+
+
+def _event_methods(config: Config, push: Push, streaming: Streaming) -> EventMethods | None:
+    if not config.events.enabled:
+        return None
+    polling, streamer = PollMethod(streaming.reading), StreamMethod(streaming)
+    desk = Desk(polling, streamer, push.cursors, push.methods)
+    in_development = config.events.development
+    return EventMethods(desk, lambda owner: in_development or owner != LOCAL_OWNER)
+
+
+def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
+    sender = built.push.sender
+    return {
+        **({} if sender is None else webhook_figures(sender.counts)),
+        "outlast_signal_live": Figure(
+            "1 while changes are heard of at once; 0 while waiters look for them every second.",
+            lambda: float(built.signal.is_live),
+        ),
+        "outlast_watches_open": Figure(
+            "Watches that clients hold open.", lambda: limits.open_count
+        ),
+        "outlast_calls_running": Figure(
+            "Calls that this process runs now.", lambda: built.worker.running_count
+        ),
+    }
+
+
+def _methods(
+    config: Config, built: Built, poller: Poller, events: EventMethods | None
+) -> Mapping[str, Method]:
+    catalogue = Catalogue(built.upstreams)
+    tasks = TaskMethods(built.commands, poller)
+    discovery = DiscoveryMethods(catalogue, has_events=events is not None)
+    bench = Bench(built.commands, built.views, built.upstreams, built.worker, events)
+    tools = ToolMethods(bench, catalogue, config.policies, StateSeal(built.key))
+    methods: dict[str, Method] = {
+        "server/discover": discovery.discover,
+        "tools/list": discovery.tools,
+        "tools/call": tools.call,
+        "tasks/get": tasks.get,
+        "tasks/update": tasks.update,
+        "tasks/cancel": tasks.cancel,
+    }
+    if events is not None:
+        methods[draft.LIST] = events.list
+        methods[draft.POLL] = events.poll
+        methods[draft.SUBSCRIBE] = events.subscribe
+        methods[draft.UNSUBSCRIBE] = events.unsubscribe
+    return methods
