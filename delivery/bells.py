@@ -49,10 +49,10 @@ class Bell:
 
 
 class Clock:
-    """Beats each bell once every KEEP_ALIVE_S."""
+    """Beats each bell once a period, which is KEEP_ALIVE_S if no other is given."""
 
-    def __init__(self) -> None:
-        self._tick_s = KEEP_ALIVE_S / SLOTS
+    def __init__(self, period_s: float | None = None) -> None:
+        self._tick_s = (KEEP_ALIVE_S if period_s is None else period_s) / SLOTS
         self._slots: list[set[Bell]] = [set() for _ in range(SLOTS)]
         self._now = self._next = self._count = 0
         self._timer: asyncio.TimerHandle | None = None

@@ -47,13 +47,18 @@ class Switchboard:
 
     async def received(self, request: ListenRequest) -> None:
         """See `Connection.received`."""
-        request_id = request.request_id
+        await self.carry(request.request_id, lambda: self._listener.open(request))
+
+    async def carry(
+        self, request_id: RequestId, opening: Callable[[], Awaitable[OpenWatch]]
+    ) -> None:
+        """See `Connection.carry`."""
         try:
             if request_id in self._pumps or len(self._pumps) >= WATCHES_MAX:
                 raise errors.InvalidCall(
                     f"the id is in use, or {WATCHES_MAX} watches are open on this connection"
                 )
-            watch = await self._listener.open(request)
+            watch = await opening()
         except Exception as error:  # noqa: BLE001 - the edge: `refuse` makes an answer of any
             await self._send(self._refuse(request_id, error))
             return

@@ -19,6 +19,8 @@ class Promise:
 TASKS = "Tasks extension"
 DURABLE_CORE = "Issue 1, the durable core"
 DELIVERY = "Issue 2, the delivery layer"
+PUSH = "Issue 3, webhooks and events"
+EVENTS_DRAFT = "Triggers & Events draft"
 DESIGN = "docs/architecture.md"
 
 PROMISES = (
@@ -230,6 +232,67 @@ PROMISES = (
         "watch-survives-its-replica",
         "A watch sees what is done through any replica, and misses nothing when its own dies.",
         f"{DELIVERY}: replicas",
+    ),
+    # Push
+    Promise(
+        "webhooks-outlive-their-sender",
+        "Every event arrives at least once under one id, whenever its sender is killed or frozen.",
+        f"{PUSH}: proof",
+    ),
+    Promise(
+        "webhook-watermark-is-safe",
+        "A delivery's cursor is never ahead of an event that has not arrived or been given up.",
+        f"{EVENTS_DRAFT}: Webhook Event Delivery",
+    ),
+    Promise(
+        "dead-endpoint-delays-nobody",
+        "An endpoint that fails, stalls or floods holds up no other's deliveries.",
+        f"{PUSH}: the outbox",
+    ),
+    Promise(
+        "nothing-is-posted-unasked",
+        "Nothing is delivered to a URL whose endpoint has not echoed its challenge.",
+        f"{EVENTS_DRAFT}: Webhook Security",
+    ),
+    Promise(
+        "webhooks-go-to-public-addresses",
+        "A delivery dials the very address that was judged, and no special one, whatever DNS says.",
+        f"{EVENTS_DRAFT}: Webhook Security",
+    ),
+    Promise(
+        "webhooks-are-standard",
+        "Independent Standard Webhooks verifiers accept what is sent, also while a secret changes.",
+        f"{EVENTS_DRAFT}: Webhook Security",
+    ),
+    Promise(
+        "webhook-secrets-stay-inside",
+        "No secret of a webhook is stored in clear, logged, or shown to anybody.",
+        f"{PUSH}: signing",
+    ),
+    Promise(
+        "subscribing-misses-nothing",
+        "Appends that race with a subscription are each delivered, once.",
+        f"{PUSH}: the outbox",
+    ),
+    Promise(
+        "cursors-tell-nothing-of-others",
+        "What other owners do changes neither the events nor the cursors of an owner.",
+        f"{PUSH}: cursors",
+    ),
+    Promise(
+        "events-are-told-once-and-in-order",
+        "A poll or stream from a cursor tells every matching event after it, in order.",
+        f"{EVENTS_DRAFT}: Cursor Lifecycle",
+    ),
+    Promise(
+        "receiver-stores-before-it-says-yes",
+        "A receiver says 2xx once event and cursor are stored, and hands each on until it is done.",
+        f"{EVENTS_DRAFT}: Webhook Event Delivery",
+    ),
+    Promise(
+        "callbacks-count-once",
+        "A callback counts once, for the attempt that it belongs to, and never after the end.",
+        f"{PUSH}: callbacks in",
     ),
     # People and code
     Promise(

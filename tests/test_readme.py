@@ -8,11 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import httpx2
+import psycopg
 import pytest
 
 from outlast.service import config
@@ -57,6 +60,13 @@ def free_port() -> str:
 @contextmanager
 def running(command: str, folder: Path, environment: dict[str, str]) -> Iterator[str]:
     """The command's first line of output, while it runs; it must end well on SIGTERM."""
+    with started(command, folder, environment) as output:
+        yield output.readline()
+
+
+@contextmanager
+def started(command: str, folder: Path, environment: dict[str, str]) -> Iterator[IO[str]]:
+    """The command's output, while it runs; it must end well on SIGTERM."""
     words = ["sh", "-c", f"exec {command}"]
     process = subprocess.Popen(
         words,
@@ -68,7 +78,7 @@ def running(command: str, folder: Path, environment: dict[str, str]) -> Iterator
     )
     try:
         assert process.stdout is not None
-        yield process.stdout.readline()
+        yield process.stdout
         process.send_signal(signal.SIGTERM)
         assert process.wait(START_S_MAX) == 0
     finally:
@@ -122,6 +132,32 @@ def test_the_configuration_of_the_text_is_valid_and_served(
         assert httpx2.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
 
 
+def test_the_receiver_of_the_text_prints_the_end_of_a_call(
+    folder: Path, environment: dict[str, str]
+):
+    (folder / "outlast.toml").write_text(block_with("[upstreams.ci]", "toml"))
+    port = free_port()
+    serve = on_port(block_with("--host 127.0.0.1").strip(), port)
+    call = block_with("curl").replace(f":{PORT_IN_TEXT}/", f":{port}/")
+    receive = block_with("outlast receive").strip().replace(f":{PORT_IN_TEXT}/", f":{port}/")
+    with (
+        running(serve, folder, environment),
+        started(f"{receive} --port {free_port()}", folder, environment) as receiver,
+    ):
+        until_subscribed(environment["OUTLAST_DATABASE_URL"])
+        subprocess.run(["sh", "-c", call], env=environment, capture_output=True, check=True)
+        event = json.loads(receiver.readline())["delivery"]
+    assert (event["name"], event["data"]["status"]) == ("task.finished", "completed")
+
+
+def until_subscribed(url: str) -> None:
+    """Return once the server has stored a subscription."""
+    give_up_at = time.monotonic() + START_S_MAX
+    with psycopg.connect(url, autocommit=True) as connection:
+        while not connection.execute("SELECT 1 FROM outlast.webhook_subscriptions").fetchone():
+            assert time.monotonic() < give_up_at
+
+
 def test_more_processes_work_on_one_database(folder: Path, environment: dict[str, str]):
     (folder / "outlast.toml").write_text(block_with("[upstreams.ci]", "toml"))
     serve, worker, upgrade = block_with("outlast worker").strip().splitlines()
@@ -159,6 +195,7 @@ def test_no_command_of_the_text_is_left_untried():
         "make test",
         "outlast serve",
         "outlast worker",
+        "outlast receive",
         "outlast db upgrade",
         "curl",
     )

@@ -35,10 +35,10 @@ class Cursors:
         Not a word about which of these it is.
         """
         clear = self._opened(owner, text)
-        if clear is None or clear[:_NUMBER_BYTES] != self._epoch:
+        if clear is None:
             return None
         position = int.from_bytes(clear[_NUMBER_BYTES:], "big")
-        # One spelling only, though the last character holds bits to spare.
+        # Of this epoch, and in one spelling only: the last character holds bits to spare.
         return position if self.seal(owner, position) == text else None
 
     def _opened(self, owner: str, text: str) -> bytes | None:

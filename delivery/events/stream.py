@@ -165,14 +165,15 @@ class EventStream:
         while has_more and not self._must_end():
             page = await self._reading.events.after(self._owner, self._wanted, self._position, PAGE)
             newest = self._newest
-            if await self._has_gap():
+            has_gap = await self._has_gap()
+            if has_gap:
                 yield self._frames.active(self._cursor(), truncated=True)
             async with aclosing(self._tell(page.events)) as news:
                 async for frame in news:
                     yield frame
                     del frame
-            has_more = page.has_more
-            self._position = page.read_to if has_more else max(page.read_to, newest)
+            self._position = page.read_to if page.has_more else max(page.read_to, newest)
+            has_more = page.has_more or has_gap  # once more, to stand behind what is gone
 
     async def _has_gap(self) -> bool:
         """Whether events that were not told have been removed. Named tasks are stored whole."""

@@ -1,6 +1,6 @@
 """The `events/*` methods, and what events have to do with a call that becomes a task."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ...delivery.port import CallWebhook, EventsDesk, EventsRequest, OpenWatch
@@ -18,21 +18,6 @@ class EventMethods:
 
     def __init__(self, desk: EventsDesk, is_authenticated: IsAuthenticated) -> None:
         self._desk, self._is_authenticated = desk, is_authenticated
-
-    @property
-    def answers(self) -> Mapping[str, Callable[[Exchange], Coroutine[Any, Any, dict[str, Any]]]]:
-        """The methods with one answer, by their names."""
-        return {
-            draft.LIST: self.list,
-            draft.POLL: self.poll,
-            draft.SUBSCRIBE: self.subscribe,
-            draft.UNSUBSCRIBE: self.unsubscribe,
-        }
-
-    @property
-    def streams(self) -> Mapping[str, Callable[[Exchange], Coroutine[Any, Any, OpenWatch]]]:
-        """The method that is answered by a stream, by its name."""
-        return {draft.STREAM: self.stream}
 
     async def list(self, exchange: Exchange) -> dict[str, Any]:
         """The event types that this caller may have."""

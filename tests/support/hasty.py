@@ -6,8 +6,8 @@ python -m outlast.tests.support.hasty "take=0.5 keep_alive=0.2" serve …
 import sys
 
 from outlast.delivery import bells
-from outlast.domain import draft
 from outlast.delivery.webhook import sender
+from outlast.domain import draft
 from outlast.service import carriers, socket
 from outlast.service.cli import main, processes
 

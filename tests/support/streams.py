@@ -155,13 +155,14 @@ async def asking(
     capabilities: Mapping[str, Any] = DECLARED,
     meta: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
+    method: str = LISTEN,
 ) -> AsyncGenerator[RawStream]:
-    """Send `subscriptions/listen` with these parameters, and read the head of what comes back."""
+    """Ask for a stream with these parameters, and read the head of what comes back."""
     there = urlsplit(url)
     reader, writer = await asyncio.open_connection(there.hostname, there.port, limit=2**26)
     try:
         own = {} if token is None else {"authorization": f"Bearer {token}"}
-        body = {**envelope(LISTEN, params, capabilities, meta), "id": request_id}
+        body = {**envelope(method, params, capabilities, meta), "id": request_id}
         await send(writer, body, {**own, **(headers or {})})
         stream = RawStream(reader, writer)
         await stream.read_head()
