@@ -16,7 +16,7 @@ import orjson
 
 from ...domain import draft, errors
 from ...domain.ports import Clock
-from . import signing
+from . import address, signing
 from .exchange import VERIFICATION_BYTES_MAX, Outcome, WebhookClient
 from .schedule import Category
 
@@ -41,7 +41,7 @@ class Challenger:
         self._asked: dict[str, deque[float]] = {}
 
     async def verify(self, owner: str, url: str, subscription_id: str, secret: bytes) -> None:
-        """Return once the endpoint has echoed. Raises EndpointNotVerified, TooManySubscriptions.
+        """Return once the endpoint has echoed. Raises EndpointNotVerified.
 
         Calls for the same owner and URL at the same time share one challenge.
         """
@@ -50,8 +50,8 @@ class Challenger:
         if reason is None:
             asking = self._asking.get(key)
             if asking is None:
-                self._count(urlsplit(url).netloc)
-                asking = asyncio.create_task(self._ask(url, subscription_id, secret))
+                self._count(_host(url))
+                asking = asyncio.create_task(self.ask(url, subscription_id, secret))
                 self._asking[key] = asking
                 asking.add_done_callback(lambda _: self._asking.pop(key, None))
             reason = await asyncio.shield(asking)
@@ -60,8 +60,8 @@ class Challenger:
         if reason is not None:
             raise errors.EndpointNotVerified(reason)
 
-    async def _ask(self, url: str, subscription_id: str, secret: bytes) -> str | None:
-        """Why it is not verified; None when it is."""
+    async def ask(self, url: str, subscription_id: str, secret: bytes) -> str | None:
+        """One challenge, whatever came of others: why it is not verified, None when it is."""
         nonce = secrets.token_urlsafe(32)
         body = orjson.dumps({"type": draft.VERIFICATION, "challenge": nonce})
         webhook_id = f"msg_{draft.VERIFICATION}_{secrets.token_hex(12)}"
@@ -114,6 +114,13 @@ def signed(  # noqa: PLR0913, PLR0917 - the parts of one message, none of them o
         signing.SIGNATURE_HEADER: signature,
         signing.SUBSCRIPTION_HEADER: subscription_id,
     }
+
+
+def _host(url: str) -> str:
+    """Where a URL leads, the same for every spelling of it."""
+    parts = urlsplit(url)
+    usual = address.HTTPS_PORT if parts.scheme == "https" else address.HTTP_PORT
+    return f"{parts.hostname}:{parts.port or usual}"
 
 
 def _echo_fault(outcome: Outcome, nonce: str) -> str | None:

@@ -32,6 +32,7 @@ LEASE_S = 30.0  # longer than an exchange may take, its wait for a place and the
 RECHECK_S = 1.0  # for what becomes due by itself, and for lost signals
 CLAIM_PAUSE_S = 0.01  # claims one by one would cost more than they bring
 BUSY_PAUSE_S = 1.0  # before a delivery is tried again whose host had no place free
+GONE_PAUSE_S = 60.0  # what met "gone" waits on like the rest; it is suspended long before
 SWEEP_S = 1.0
 STORE_PAUSE_S = 0.5
 DRAIN_S_MAX = 5.0
@@ -121,13 +122,17 @@ class Sender:
             await asyncio.sleep(STORE_PAUSE_S)
 
     async def _claim(self) -> None:
+        loop = asyncio.get_running_loop()
         async with self._stores.signal.watching_outbox() as wakeup:
             while True:
+                # Before the claim, not after: what becomes free meanwhile it has not seen.
+                self._freed.clear()
+                begun = loop.time()
                 claimed = await self._claim_once()
-                await asyncio.sleep(CLAIM_PAUSE_S)
+                # Where a claim takes long, it takes no more than half of the time.
+                await asyncio.sleep(max(CLAIM_PAUSE_S, loop.time() - begun))
                 if claimed:
                     continue
-                self._freed.clear()
                 heard = asyncio.ensure_future(wakeup.wait(RECHECK_S))
                 freed = asyncio.ensure_future(self._freed.wait())
                 try:
@@ -189,7 +194,7 @@ class Sender:
             await self._settle(due, event_id(due.name, due.task_id, due.version), None)
             return
         sealing = self._sealing
-        secrets = [sealing.vault.open(each, due.subscription_id) for each in due.secrets]
+        secrets = sealing.vault.open_all(due.secrets, due.subscription_id)
         headers = signed(
             secrets,
             sealing.server,
@@ -236,6 +241,8 @@ class Sender:
             _word(step),
         )
         retry_in_s = step.seconds if isinstance(step, schedule.RetryIn) else None
+        if isinstance(step, schedule.Deactivate) and due.envelope != draft.ENDED:
+            retry_in_s = GONE_PAUSE_S
         if not await self._stores.outbox.settle(due, attempt, retry_in_s):
             self.counts[LOST] += 1
             return

@@ -190,7 +190,7 @@ def verify_server(
 
 
 def public_keys(keys: Sequence[ServerKey]) -> dict[str, Any]:
-    """The document at a server's well-known path: a JWK set, the old key beside the new in a rotation."""
+    """A JWK set for a well-known path: in a rotation the old key stands beside the new."""
     return {"keys": [_jwk(key.public) for key in keys]}
 
 

@@ -81,7 +81,7 @@ class SubscriptionMethods:
         delivery = _delivery(params)
         _check_mode(delivery)
         wanted = types.wanted(params.get("name"), params.get("arguments"))
-        key = self._key(request, wanted.name, delivery)
+        key = self._key(request, wanted.name, delivery, request.params.get("arguments"))
         secret = signing.parse_secret(delivery.get("secret"))
         refresh_before = self._granted(params)
         subscription_id = derived_id(key)
@@ -104,8 +104,9 @@ class SubscriptionMethods:
         """End a subscription. Raises InvalidCall, EventNotFound, Forbidden."""
         _refuse_anybody(request)
         name = types.known(request.params.get("name")).name
-        types.wanted(name, request.params.get("arguments"))
-        key = self._key(request, name, _delivery(request.params))
+        arguments = request.params.get("arguments")
+        types.wanted(name, arguments)
+        key = self._key(request, name, _delivery(request.params), arguments)
         if not await self._stores.subscriptions.remove(derived_id(key)):
             raise errors.EventNotFound(kind="subscription")
         return {}
@@ -119,10 +120,19 @@ class SubscriptionMethods:
         if not isinstance(given, dict):
             raise errors.InvalidCall(f"{draft.WEBHOOK_META_KEY} must be an object")
         delivery = cast(Mapping[str, Any], given)
-        key = self._key(request, draft.TASK_UPDATED, delivery)
+        # The call's own arguments are the tool's, and need no canonical form.
+        key = self._key(request, draft.TASK_UPDATED, delivery, None)
         secret = signing.parse_secret(delivery.get("secret"))
         await self._verify(key, derived_id(key), secret)
         return CallHook(self, key, secret)
+
+    async def suspended(self, owner: str) -> list[dict[str, Any]]:
+        """The subscriptions of this owner that rest until they are refreshed."""
+        found = await self._stores.subscriptions.find(owner=owner, trouble="suspended")
+        return [
+            {"id": each.id, "name": each.key.name, "url": each.key.url, **_status(each)}
+            for each in found
+        ]
 
     async def follow(self, key: SubscriptionKey, task_id: str, secret: bytes) -> None:
         """Subscribe the webhook of a call to all of the task that came of it."""
@@ -135,7 +145,7 @@ class SubscriptionMethods:
         await self._put(SubscriptionWish(subscription_id, own, wanted, sealed, until, start=0))
 
     def _key(
-        self, request: EventsRequest, name: str, delivery: Mapping[str, Any]
+        self, request: EventsRequest, name: str, delivery: Mapping[str, Any], arguments: Any
     ) -> SubscriptionKey:
         """The key of what is asked for, with a URL that a webhook may have."""
         url = delivery.get("url")
@@ -152,8 +162,7 @@ class SubscriptionMethods:
                 "delivery.url must be an https URL of a public host, without credentials and"
                 " fragment, on a port that is allowed here"
             ) from None
-        arguments = types.canonical(request.params.get("arguments"))
-        return SubscriptionKey(request.owner, url, name, arguments)
+        return SubscriptionKey(request.owner, url, name, types.canonical(arguments))
 
     def _granted(self, params: Mapping[str, Any]) -> datetime:
         """Until when: never longer than was asked for, but for the least that is sensible."""
@@ -161,10 +170,10 @@ class SubscriptionMethods:
         wish_ms = params.get("ttlMs", rules.ttl_s_default * 1000)
         if wish_ms is None:
             wish_s = rules.ttl_s_max
-        elif isinstance(wish_ms, bool) or not isinstance(wish_ms, int | float) or wish_ms < 0:
+        elif isinstance(wish_ms, bool) or not isinstance(wish_ms, int | float) or not wish_ms >= 0:
             raise errors.InvalidCall("ttlMs must be a number of milliseconds, or null")
         else:
-            wish_s = min(wish_ms / 1000, rules.ttl_s_max)
+            wish_s = min(wish_ms, rules.ttl_s_max * 1000) / 1000
         return self._now() + timedelta(seconds=max(wish_s, TTL_S_MIN))
 
     async def _begin(self, request: EventsRequest, wanted: Filter) -> Begin:

@@ -1,5 +1,8 @@
 """Secrets at rest: sealed under a key that is not stored beside them."""
 
+import contextlib
+from collections.abc import Sequence
+
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from cryptography.hazmat.primitives.hashes import SHA512
@@ -24,6 +27,18 @@ class Vault:
     def seal(self, secret: bytes, subscription_id: str) -> bytes:
         """What may be stored."""
         return self._cipher.encrypt(secret, [subscription_id.encode()])
+
+    def open_all(self, sealed: Sequence[bytes], subscription_id: str) -> list[bytes]:
+        """The present secret and, while it can be opened, the former one behind it.
+
+        A client that subscribed anew after a change of the key has left a former one that cannot.
+        """
+        present, *former = sealed
+        secrets = [self.open(present, subscription_id)]
+        for each in former:
+            with contextlib.suppress(errors.ConfigurationError):
+                secrets.append(self.open(each, subscription_id))
+        return secrets
 
     def open(self, sealed: bytes, subscription_id: str) -> bytes:
         """The secret. Raises ConfigurationError when it was sealed under another key."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from outlast.delivery.events import types
@@ -84,6 +85,7 @@ async def begun(world: World) -> None:
 
 
 @settings(deadline=None)
+@pytest.mark.promise("events-are-told-once-and-in-order")
 @given(
     history=HISTORIES, subscription=subscriptions(), size=SIZES, rests=st.sets(st.integers(0, 40))
 )
@@ -116,6 +118,7 @@ def test_any_history_is_drained_once_in_order_whatever_the_pages_and_the_pauses(
 
 
 @settings(deadline=None)
+@pytest.mark.promise("cursors-tell-nothing-of-others")
 @given(
     before=HISTORIES,
     others=st.lists(happenings(BOB), min_size=1, max_size=20),

@@ -25,7 +25,7 @@ from outlast.tests.delivery.receiving import (
 )
 from outlast.tests.support.serving import free_port
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("receiver-stores-before-it-says-yes")]
 
 PROCESS = Path(__file__).with_name("receiving_process.py")
 

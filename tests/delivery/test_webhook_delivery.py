@@ -37,6 +37,7 @@ async def endpoint() -> AsyncIterator[Hook]:
 Made = tuple[World, Publisher]
 
 
+@pytest.mark.promise("webhooks-are-standard")
 async def test_every_change_of_a_task_is_posted_signed_and_in_order_and_then_the_end(
     made: Made, endpoint: Hook
 ):
@@ -98,6 +99,7 @@ async def test_a_refused_event_comes_again_under_the_same_id_with_a_new_stamp(
     Webhook(SECRET).verify(second.body, dict(second.headers))
 
 
+@pytest.mark.promise("nothing-is-posted-unasked")
 async def test_nothing_is_stored_or_sent_for_an_endpoint_that_does_not_echo(
     made: Made, endpoint: Hook
 ):
@@ -179,12 +181,15 @@ async def test_a_gone_endpoint_is_left_alone_until_its_client_comes_back(
         await here.nothing_waits()
         await publisher.ends(task_id)
         await here.nothing_waits()
+        (notice,) = await here.methods().suspended(ALICE)
+        assert (notice["id"], notice["lastError"]) == (granted["id"], "http_4xx")
+        assert await here.methods().suspended(BOB) == []
         endpoint.posted.clear()
         endpoint.behaves = lambda _: 204
         refreshed = await here.subscribe(endpoint.url)
         assert refreshed["deliveryStatus"]["active"] is False
         assert refreshed["deliveryStatus"]["lastError"] == "http_4xx"
-        posts = await endpoint.got(2)
+        posts = await endpoint.got(3)
         await here.nothing_waits()
     assert refreshed["id"] == granted["id"]
     assert posts[-1].content["data"]["status"] == "completed"
@@ -213,6 +218,7 @@ async def test_an_owner_who_lost_access_is_told_so_and_nothing_else(made: Made, 
     assert await here.subscriptions.count(ALICE) == 0
 
 
+@pytest.mark.promise("webhooks-are-standard")
 async def test_one_secret_after_another_both_verify_for_a_while(made: Made, endpoint: Hook):
     from outlast.delivery.webhook.signing import spell_secret
 

@@ -58,6 +58,7 @@ def seen(outcome: Outcome) -> tuple[int | None, str | None]:
 # Names and certificates
 
 
+@pytest.mark.promise("webhooks-go-to-public-addresses")
 async def test_the_judged_address_is_dialled_and_the_name_stays(authority: Authority):
     context = authority.context("a.example")
     asked: list[str | None] = []
@@ -174,6 +175,7 @@ ASTRAY = [
 
 @pytest.mark.parametrize("answers", ASTRAY, ids=",".join)
 @pytest.mark.parametrize("development", [False, True])
+@pytest.mark.promise("webhooks-go-to-public-addresses")
 async def test_a_name_that_leads_astray_is_not_dialled(answers: list[str], development: bool):
     internet = Internet()
     async with WebhookClient(
@@ -183,6 +185,7 @@ async def test_a_name_that_leads_astray_is_not_dialled(answers: list[str], devel
     assert internet.dialled == []
 
 
+@pytest.mark.promise("webhooks-go-to-public-addresses")
 async def test_a_name_that_flips_to_loopback_after_the_check_changes_nothing(authority: Authority):
     context = authority.context("a.example")
     async with (

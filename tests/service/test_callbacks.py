@@ -94,6 +94,7 @@ async def test_a_tool_error_completes_the_task_and_needs_no_schema(bench: Bench)
 # Once each.
 
 
+@pytest.mark.promise("callbacks-count-once")
 async def test_a_callback_that_comes_again_is_answered_again_and_recorded_once(bench: Bench):
     task, job = await bench.delegated()
     answers = [await job.progresses(1, "evt_1") for _ in range(3)]
@@ -104,6 +105,7 @@ async def test_a_callback_that_comes_again_is_answered_again_and_recorded_once(b
     assert (told[ProgressReported], told[TaskCompleted]) == (1, 1)
 
 
+@pytest.mark.promise("callbacks-count-once")
 async def test_of_one_callback_sent_many_times_at_once_one_is_recorded(bench: Bench):
     task, job = await bench.delegated()
     answers = await asyncio.gather(*(job.progresses(1, "evt_1") for _ in range(RACERS)))
@@ -132,6 +134,7 @@ async def test_a_callback_that_beats_its_tools_return_is_to_come_again(bench: Be
     assert (await bench.load(task)).status is TaskStatus.COMPLETED
 
 
+@pytest.mark.promise("callbacks-count-once")
 async def test_the_job_of_an_attempt_that_was_lost_is_fenced_off(bench: Bench):
     first = await bench.opened(rerun_is_safe=True)
     old = bench.job(first)
@@ -148,6 +151,7 @@ async def test_the_job_of_an_attempt_that_was_lost_is_fenced_off(bench: Bench):
 
 
 @pytest.mark.parametrize("way", ["cancelled", "given up", "stored no more"])
+@pytest.mark.promise("callbacks-count-once")
 async def test_a_callback_after_the_end_is_told_that_it_is_too_late(bench: Bench, way: str):
     task, job = await bench.delegated()
     if way == "given up":
