@@ -1,6 +1,9 @@
 """The outbox on PostgreSQL: what waits to be delivered, claimed fairly, settled behind a fence."""
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,7 +12,44 @@ from . import codec, postgres
 
 BACKLOG_BATCH = 500
 SWEEP_BATCH = 1_000
+SETTLE_BATCH = 128
 ATTEMPTS_KEPT = timedelta(days=30)
+
+
+@dataclass
+class _Outcome:
+    """What came of one claim, until it is written down. Who waited for it may have gone away."""
+
+    due: DueDelivery
+    attempt: Attempt
+    retry_in_s: float | None
+    is_settled: asyncio.Future[bool]
+
+    def facts(self) -> tuple[object, ...]:
+        """The arguments of the call."""
+        due, attempt = self.due, self.attempt
+        return (
+            due.id,
+            due.fence,
+            self.retry_in_s,
+            attempt.webhook_id,
+            attempt.number,
+            attempt.at,
+            attempt.category,
+            attempt.status_class,
+            attempt.latency_ms,
+            attempt.step,
+        )
+
+    def answered(self, is_settled: bool) -> None:
+        """Tell who waits."""
+        if not self.is_settled.done():
+            self.is_settled.set_result(is_settled)
+
+    def failed(self, error: Exception) -> None:
+        """Raise it where it is waited for."""
+        if not self.is_settled.done():
+            self.is_settled.set_exception(error)
 
 
 class PostgresOutbox:
@@ -17,6 +57,9 @@ class PostgresOutbox:
 
     def __init__(self, database: postgres.Database) -> None:
         self._database = database
+        self._outcomes: list[_Outcome] = []
+        self._settling: asyncio.Task[None] | None = None
+        self._alone: set[asyncio.Task[None]] = set()
 
     async def claim(
         self, limit: int, per_endpoint: int, lease_s: float, busy: Sequence[str] = ()
@@ -32,21 +75,56 @@ class PostgresOutbox:
         return [_due(row) for row in rows]
 
     async def settle(self, due: DueDelivery, attempt: Attempt, retry_in_s: float | None) -> bool:
-        """See `Outbox.settle`."""
+        """See `Outbox.settle`. Outcomes that come while others are written share one call."""
+        outcome = _Outcome(due, attempt, retry_in_s, asyncio.get_running_loop().create_future())
+        self._outcomes.append(outcome)
+        if self._settling is None:
+            self._settling = asyncio.create_task(self._settle_all())
+        return await outcome.is_settled
+
+    async def _settle_all(self) -> None:
+        try:
+            while self._outcomes:
+                batch = self._outcomes[:SETTLE_BATCH]
+                del self._outcomes[:SETTLE_BATCH]
+                await self._settle_some(batch)
+        finally:
+            self._settling = None
+
+    async def _settle_some(self, batch: Sequence["_Outcome"]) -> None:
+        answers: Sequence[bool | None] = [None] * len(batch)
+        if len(batch) > 1:
+            # What goes wrong for all is found out, and told, by each for itself.
+            with contextlib.suppress(Exception):
+                answers = await self._settle_batch(batch)
+        for outcome, answer in zip(batch, answers, strict=True):
+            if answer is not None:
+                outcome.answered(answer)
+            else:  # it may have to wait for somebody, and the others need not
+                alone = asyncio.create_task(self._settle_alone(outcome))
+                self._alone.add(alone)
+                alone.add_done_callback(self._alone.discard)
+
+    async def _settle_batch(self, batch: Sequence["_Outcome"]) -> Sequence[bool | None]:
+        columns = [list(column) for column in zip(*[each.facts() for each in batch], strict=True)]
         rows = await self._database.rows(
-            "SELECT outlast.settle_delivery(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
-            due.id,
-            due.fence,
-            retry_in_s,
-            attempt.webhook_id,
-            attempt.number,
-            attempt.at,
-            attempt.category,
-            attempt.status_class,
-            attempt.latency_ms,
-            attempt.step,
+            "SELECT outlast.settle_delivery_batch(%s::bigint[], %s::bigint[], %s::float8[],"
+            " %s::text[], %s::integer[], %s::timestamptz[], %s::text[], %s::integer[],"
+            " %s::integer[], %s::text[])",
+            *columns,
         )
-        return bool(rows[0][0])
+        return rows[0][0]
+
+    async def _settle_alone(self, outcome: "_Outcome") -> None:
+        try:
+            rows = await self._database.rows(
+                "SELECT outlast.settle_delivery(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                *outcome.facts(),
+            )
+        except Exception as error:  # noqa: BLE001 - handed to the one who waits for it
+            outcome.failed(error)
+        else:
+            outcome.answered(bool(rows[0][0]))
 
     async def put_back(self, due: DueDelivery, delay_s: float) -> None:
         """See `Outbox.put_back`."""
@@ -92,7 +170,7 @@ class PostgresOutbox:
         """See `Outbox.attempts`."""
         rows = await self._database.rows(
             "SELECT at, subscription_id, webhook_id, number, category, status_class, latency_ms,"
-            " step FROM outlast.webhook_attempts"
+            " step, task_id, version FROM outlast.webhook_attempts"
             " WHERE subscription_id = %s AND (%s::text IS NULL OR webhook_id = %s)"
             " ORDER BY id DESC LIMIT %s",
             subscription_id,
@@ -100,7 +178,7 @@ class PostgresOutbox:
             webhook_id,
             limit,
         )
-        return [Attempt(*row) for row in rows]
+        return [_attempt(row) for row in rows]
 
     async def resend(
         self,
@@ -134,6 +212,11 @@ class PostgresOutbox:
         """See `Outbox.waiting`."""
         rows = await self._database.rows("SELECT count(*) FROM outlast.webhook_deliveries")
         return int(rows[0][0])
+
+
+def _attempt(row: Sequence[Any]) -> Attempt:
+    *facts, task_id, version = row
+    return Attempt(*facts, event=(task_id, version) if task_id else None)
 
 
 def _due(row: Sequence[Any]) -> DueDelivery:

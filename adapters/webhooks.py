@@ -6,7 +6,15 @@ from typing import Any
 import psycopg
 
 from ..domain import errors
-from ..domain.push import Filter, SubscriptionKey, SubscriptionWish, WebhookSubscription
+from ..domain.push import (
+    Filter,
+    Health,
+    Outlook,
+    SubscriptionKey,
+    SubscriptionWish,
+    Trouble,
+    WebhookSubscription,
+)
 from . import failures, postgres
 
 _LIVE = "(s.refresh_before IS NULL OR s.refresh_before > clock_timestamp()) AND s.ending IS NULL"
@@ -14,8 +22,13 @@ _WATERMARK = (
     "least(s.backlog_from, coalesce("
     "(SELECT min(d.position) - 1 FROM outlast.webhook_deliveries d"
     " WHERE d.subscription_id = s.id AND d.envelope IS NULL),"
-    "(SELECT coalesce(max(e.notification_id), 0) FROM outlast.task_events e"
-    " WHERE e.owner = s.owner_hash)))"
+    "greatest((SELECT max(e.notification_id) FROM outlast.task_events e"
+    " WHERE e.owner = s.owner_hash),"
+    " (SELECT r.removed_to FROM outlast.removed_events r WHERE r.owner = s.owner_hash), 0)))"
+)
+_IN_TROUBLE = (
+    "(%s::text IS NULL OR CASE %s::text WHEN 'suspended' THEN NOT s.is_active"
+    " ELSE s.is_active AND s.failed_since IS NOT NULL END)"
 )
 _COLUMNS = (
     "s.id, s.owner, s.url, s.name, s.arguments, s.task_ids, s.tools, s.statuses, s.secret,"
@@ -70,19 +83,51 @@ class PostgresWebhookSubscriptions:
         return _subscription(rows[0]) if rows else None
 
     async def find(
-        self, *, owner: str | None = None, after: str = "", limit: int = 100
+        self,
+        *,
+        owner: str | None = None,
+        trouble: Trouble | None = None,
+        after: str = "",
+        limit: int = 100,
     ) -> Sequence[WebhookSubscription]:
         """See `WebhookSubscriptions.find`."""
         rows = await self._database.rows(
             f"SELECT {_COLUMNS} FROM outlast.webhook_subscriptions s"
             " WHERE (%s::text IS NULL OR s.owner_hash = outlast.owner_hash(%s)) AND s.id > %s"
-            f" AND {_LIVE} ORDER BY s.id LIMIT %s",
+            f" AND {_IN_TROUBLE} AND {_LIVE} ORDER BY s.id LIMIT %s",
             owner,
             owner,
             after,
+            trouble,
+            trouble,
             limit,
         )
         return [_subscription(row) for row in rows]
+
+    async def outlook(self, subscription_id: str) -> Outlook | None:
+        """See `WebhookSubscriptions.outlook`. What is under way is not due again."""
+        rows = await self._database.rows(
+            "SELECT (SELECT e.recorded_at FROM outlast.task_events e WHERE e.owner = s.owner_hash"
+            " AND e.notification_id > w.watermark ORDER BY e.notification_id LIMIT 1),"
+            " (SELECT min(d.due) FROM outlast.webhook_deliveries d WHERE d.subscription_id = s.id"
+            " AND NOT (d.is_leased AND d.due > clock_timestamp())),"
+            " h.failures, h.failing_since, h.opened, h.open_until, h.probing_until, h.revision"
+            " FROM outlast.webhook_subscriptions s"
+            " JOIN outlast.webhook_endpoints h ON h.url = s.url"
+            # OFFSET keeps it from being worked out anew for every event.
+            f" CROSS JOIN LATERAL (SELECT {_WATERMARK} AS watermark OFFSET 0) w"
+            f" WHERE s.id = %s AND {_LIVE}",
+            subscription_id,
+        )
+        if not rows:
+            return None
+        behind_since, next_due, *health = rows[0]
+        return Outlook(Health(*health), behind_since, next_due)
+
+    async def resume(self, subscription_id: str) -> bool:
+        """See `WebhookSubscriptions.resume`."""
+        rows = await self._database.rows("SELECT outlast.resume_subscription(%s)", subscription_id)
+        return bool(rows[0][0])
 
     async def count(self, owner: str) -> int:
         """See `WebhookSubscriptions.count`."""

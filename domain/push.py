@@ -9,7 +9,7 @@ sealed cursor. An adapter builds each port from these sentences; all methods may
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,35 @@ class SubscriptionWish:
     known: Mapping[str, int] | None = None
 
 
+@dataclass(frozen=True)
+class Health:
+    """How one endpoint does, as its breaker sees it; `revision` counts the changes."""
+
+    failures: int = 0
+    failing_since: datetime | None = None
+    opened: int = 0
+    open_until: datetime | None = None
+    probing_until: datetime | None = None
+    revision: int = 0
+
+
+# Either nothing is delivered any more, or the last attempt failed.
+Trouble = Literal["suspended", "failing"]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How a subscription's endpoint does, and what is ahead.
+
+    `behind_since`: when the first event after the watermark was recorded. `next_due`: when the
+    first delivery that waits is due; an open breaker may hold it up longer.
+    """
+
+    health: Health
+    behind_since: datetime | None
+    next_due: datetime | None
+
+
 class WebhookSubscriptions(Protocol):
     """Who gets what by webhook. One whose `refresh_before` has passed is there no more."""
 
@@ -143,9 +172,25 @@ class WebhookSubscriptions(Protocol):
         ...
 
     async def find(
-        self, *, owner: str | None = None, after: str = "", limit: int = 100
+        self,
+        *,
+        owner: str | None = None,
+        trouble: Trouble | None = None,
+        after: str = "",
+        limit: int = 100,
     ) -> Sequence[WebhookSubscription]:
-        """Subscriptions in the order of their ids, of one owner or of all."""
+        """Subscriptions in the order of their ids: of one owner or of all, in trouble or any."""
+        ...
+
+    async def outlook(self, subscription_id: str) -> Outlook | None:
+        """What is ahead of it; None for an unknown one."""
+        ...
+
+    async def resume(self, subscription_id: str) -> bool:
+        """Make a suspended one active as a refresh does, and let its endpoint be tried at once.
+
+        Idempotent. False for an unknown one.
+        """
         ...
 
     async def count(self, owner: str) -> int:
@@ -163,18 +208,6 @@ class WebhookSubscriptions(Protocol):
     async def end(self, subscription_id: str, why: str) -> bool:
         """Drop what waits, tell the endpoint `terminated` for this reason, then forget it."""
         ...
-
-
-@dataclass(frozen=True)
-class Health:
-    """How one endpoint does, as its breaker sees it; `revision` counts the changes."""
-
-    failures: int = 0
-    failing_since: datetime | None = None
-    opened: int = 0
-    open_until: datetime | None = None
-    probing_until: datetime | None = None
-    revision: int = 0
 
 
 @dataclass(frozen=True)
@@ -208,7 +241,11 @@ class DueDelivery:
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is kept of one attempt: never a word of the endpoint's. `category` is None for a 2xx."""
+    """What is kept of one attempt: never a word of the endpoint's. `category` is None for a 2xx.
+
+    `event` is the task id and version that the delivery told of, which the store knows by itself;
+    None for an envelope.
+    """
 
     at: datetime
     subscription_id: str
@@ -218,6 +255,7 @@ class Attempt:
     status_class: int | None
     latency_ms: int
     step: str
+    event: tuple[str, int] | None = None
 
 
 class Outbox(Protocol):

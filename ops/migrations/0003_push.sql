@@ -97,7 +97,9 @@ CREATE TABLE outlast.webhook_attempts (
     category        text,
     status_class    smallint,
     latency_ms      integer NOT NULL,
-    step            text NOT NULL
+    step            text NOT NULL,
+    task_id         text NOT NULL,
+    version         bigint NOT NULL
 );
 CREATE INDEX webhook_attempts_subscription ON outlast.webhook_attempts (subscription_id, id);
 CREATE INDEX webhook_attempts_at ON outlast.webhook_attempts (at);
@@ -220,7 +222,8 @@ CREATE OR REPLACE FUNCTION outlast.append_events(
         created, expires, idempotency_keys, call_digests, wires, queueings, workers, NULL, lease_s)
 $$;
 
--- Queues `terminated` for the subscriptions to named tasks of which these are some, once all of them have ended.
+-- Queues `terminated` for the subscriptions to named tasks of which these are some, once all of them have ended. Also
+-- while history is queued: who finishes that may not see the end yet. The claim holds it back.
 CREATE FUNCTION outlast.end_followed(ended text[]) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     queued integer;
@@ -228,7 +231,7 @@ BEGIN
     INSERT INTO outlast.webhook_deliveries (subscription_id, url, envelope, why, position)
     SELECT s.id, s.url, 'terminated', 'task_terminal', 0
     FROM outlast.webhook_subscriptions s
-    WHERE s.task_ids && ended AND s.is_active AND s.ending IS NULL AND s.backlog_from IS NULL
+    WHERE s.task_ids && ended AND s.is_active AND s.ending IS NULL
         AND (s.refresh_before IS NULL OR s.refresh_before > clock_timestamp())
         AND NOT EXISTS (SELECT 1 FROM outlast.task_view v
             WHERE v.task_id = ANY (s.task_ids) AND NOT outlast.is_over(v.status))
@@ -256,14 +259,10 @@ BEGIN
     SET former_secret = CASE WHEN s.secret <> p_secret THEN s.secret ELSE s.former_secret END,
         former_until = CASE WHEN s.secret <> p_secret THEN instant + make_interval(secs => former_s)
             ELSE s.former_until END,
-        secret = p_secret, refresh_before = p_refresh_before,
-        begins = CASE WHEN s.is_active THEN s.begins ELSE head END, is_active = true
+        secret = p_secret, refresh_before = p_refresh_before
     WHERE s.id = p_id AND s.ending IS NULL AND (s.refresh_before IS NULL OR s.refresh_before > instant);
     IF FOUND THEN
-        UPDATE outlast.webhook_endpoints SET open_until = least(open_until, instant), probing_until = NULL,
-            revision = revision + 1
-        WHERE url = p_url AND open_until IS NOT NULL;
-        PERFORM pg_notify('webhook_due', '');
+        PERFORM outlast.resume_subscription(p_id);
         RETURN false;
     END IF;
     IF most <= (SELECT count(*) FROM outlast.webhook_subscriptions s
@@ -271,8 +270,8 @@ BEGIN
             AND (s.refresh_before IS NULL OR s.refresh_before > instant)) THEN
         RAISE EXCEPTION 'too many subscriptions' USING ERRCODE = 'OL429';
     END IF;
-    DELETE FROM outlast.webhook_deliveries WHERE subscription_id = p_id;
     DELETE FROM outlast.webhook_subscriptions WHERE id = p_id;
+    DELETE FROM outlast.webhook_deliveries WHERE subscription_id = p_id;
     INSERT INTO outlast.webhook_subscriptions
         (id, owner, url, name, arguments, task_ids, tools, statuses, secret, refresh_before, begins, backlog_from)
     VALUES (p_id, p_owner, p_url, p_name, p_arguments, p_task_ids, p_tools, p_statuses, p_secret, p_refresh_before,
@@ -286,6 +285,30 @@ BEGIN
     WHERE outlast.is_wanted(p_name, p_tools, p_statuses, e.topic, e.tool, e.status)
     ORDER BY e.notification_id;
     PERFORM outlast.end_followed(p_task_ids);
+    PERFORM pg_notify('webhook_due', '');
+    RETURN true;
+END $$;
+
+-- See WebhookSubscriptions.resume. The lock of the appends makes its place exact, as for one that is stored anew.
+CREATE FUNCTION outlast.resume_subscription(p_id text) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    instant timestamptz;
+    found_url text;
+BEGIN
+    PERFORM pg_advisory_xact_lock(7710428, 1);
+    instant := clock_timestamp();
+    UPDATE outlast.webhook_subscriptions s
+    SET begins = CASE WHEN s.is_active THEN s.begins
+            ELSE (SELECT coalesce(max(e.notification_id), 0) FROM outlast.task_events e) END,
+        is_active = true
+    WHERE s.id = p_id AND s.ending IS NULL AND (s.refresh_before IS NULL OR s.refresh_before > instant)
+    RETURNING s.url INTO found_url;
+    IF found_url IS NULL THEN
+        RETURN false;
+    END IF;
+    UPDATE outlast.webhook_endpoints SET open_until = least(open_until, instant), probing_until = NULL,
+        revision = revision + 1
+    WHERE url = found_url AND open_until IS NOT NULL;
     PERFORM pg_notify('webhook_due', '');
     RETURN true;
 END $$;
@@ -323,57 +346,78 @@ BEGIN
     RETURN true;
 END $$;
 
--- See Outbox.claim. The watermark is what is safe once this very delivery has arrived.
+-- See Outbox.claim. The watermark is what is safe once this very delivery has arrived. `instant` is a variable, so that
+-- what is not due yet is never looked at: an index cannot be asked for what lies before a clock that moves. Chosen first
+-- and locked then, so that no more is locked than is taken; who chose the same meanwhile goes away with less. But an
+-- endpoint that is half-open is locked first, so that of claims at the same time one alone probes it. What is new waits
+-- for history that is still being queued: it would overtake the first events of its task.
+-- The plan was often made while next to nothing waited, and must still be good a burst later: so it may read no table
+-- from end to end, and || '' keeps it from looking for older events of a task among all of a subscription.
 CREATE FUNCTION outlast.claim_deliveries(most integer, per_endpoint integer, lease_s double precision, busy text[])
 RETURNS TABLE (
     id bigint, fence bigint, attempts integer, subscription_id text, owner text, url text, name text, secret bytea,
     former_secret bytea, envelope text, why text, "position" bigint, task_id text, version bigint, watermark bigint,
     tool text, view_version bigint, wire bytea, failures integer, failing_since timestamptz, opened integer,
     open_until timestamptz, probing_until timestamptz, revision bigint
-) LANGUAGE sql AS $$
-    WITH picked AS MATERIALIZED (
+) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    instant timestamptz := clock_timestamp();
+BEGIN
+    RETURN QUERY
+    WITH half_open AS MATERIALIZED (
+        SELECT h.url FROM outlast.webhook_endpoints h
+        WHERE h.open_until <= instant AND (h.probing_until IS NULL OR h.probing_until <= instant)
+            AND EXISTS (SELECT 1 FROM outlast.webhook_deliveries d WHERE d.url = h.url AND d.due <= instant)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), picked AS MATERIALIZED (
         SELECT due.id, e.url, e.open_until
-        FROM outlast.webhook_endpoints e CROSS JOIN LATERAL (
+        FROM outlast.webhook_endpoints e LEFT JOIN half_open ON half_open.url = e.url CROSS JOIN LATERAL (
             SELECT d.id, d.due FROM outlast.webhook_deliveries d
-            WHERE d.url = e.url AND d.due <= clock_timestamp()
+            WHERE d.url = e.url AND d.due <= instant
                 AND EXISTS (SELECT 1 FROM outlast.webhook_subscriptions s
                     WHERE s.id = d.subscription_id AND s.is_active
-                        AND (s.refresh_before IS NULL OR s.refresh_before > clock_timestamp())
-                        AND (d.envelope IS DISTINCT FROM 'terminated' OR s.backlog_from IS NULL))
+                        AND (s.refresh_before IS NULL OR s.refresh_before > instant)
+                        AND (s.backlog_from IS NULL
+                            OR (d.envelope IS DISTINCT FROM 'terminated' AND d.position <= s.backlog_from)))
                 AND (d.attempts > 0 OR d.envelope IS NOT NULL OR NOT EXISTS (
                     SELECT 1 FROM outlast.webhook_deliveries o
                     WHERE o.task_id = d.task_id AND o.version < d.version
-                        AND o.subscription_id = d.subscription_id AND o.attempts = 0))
+                        AND o.subscription_id || '' = d.subscription_id AND o.attempts = 0))
                 AND (d.envelope IS DISTINCT FROM 'terminated' OR NOT EXISTS (
                     SELECT 1 FROM outlast.webhook_deliveries o
                     WHERE o.subscription_id = d.subscription_id AND o.id <> d.id))
             ORDER BY d.due
             LIMIT CASE WHEN e.failures > 0 OR e.open_until IS NOT NULL THEN 1 ELSE per_endpoint END
-            FOR UPDATE SKIP LOCKED
         ) due
-        WHERE e.url <> ALL (busy) AND (e.open_until IS NULL OR (e.open_until <= clock_timestamp()
-            AND (e.probing_until IS NULL OR e.probing_until <= clock_timestamp())))
+        WHERE e.url <> ALL (busy) AND (e.open_until IS NULL OR half_open.url IS NOT NULL)
         ORDER BY due.due LIMIT most
+    ), locked AS MATERIALIZED (
+        SELECT k.id, p.url, p.open_until FROM picked p CROSS JOIN LATERAL (
+            SELECT d.id FROM outlast.webhook_deliveries d WHERE d.id = p.id AND d.due <= instant
+            FOR UPDATE SKIP LOCKED) k
     ), leased AS (
         UPDATE outlast.webhook_deliveries d
         SET due = clock_timestamp() + make_interval(secs => lease_s), fence = d.fence + 1,
             attempts = d.attempts + d.is_leased::integer, is_leased = true
-        FROM picked WHERE d.id = picked.id
+        WHERE d.id = ANY (ARRAY(SELECT locked.id FROM locked))
         RETURNING d.*
     ), probed AS (
         UPDATE outlast.webhook_endpoints e
         SET probing_until = clock_timestamp() + make_interval(secs => lease_s), revision = e.revision + 1
-        FROM (SELECT DISTINCT p.url FROM picked p WHERE p.open_until IS NOT NULL) p WHERE e.url = p.url
+        FROM (SELECT DISTINCT p.url FROM locked p WHERE p.open_until IS NOT NULL) p WHERE e.url = p.url
         RETURNING e.*
     )
     SELECT l.id, l.fence, l.attempts, s.id, s.owner, s.url, s.name, s.secret,
-        CASE WHEN s.former_until > clock_timestamp() THEN s.former_secret END,
+        CASE WHEN s.former_until > instant THEN s.former_secret END,
         l.envelope, l.why, l.position, l.task_id, l.version,
         least(s.backlog_from, coalesce(
             (SELECT o.position - 1 FROM outlast.webhook_deliveries o
              WHERE o.subscription_id = l.subscription_id AND o.id <> l.id AND o.envelope IS NULL
              ORDER BY o.position LIMIT 1),
-            greatest(l.position, (SELECT max(h.notification_id) FROM outlast.task_events h WHERE h.owner = s.owner_hash)))),
+            greatest(l.position,
+                (SELECT max(h.notification_id) FROM outlast.task_events h WHERE h.owner = s.owner_hash),
+                (SELECT r.removed_to FROM outlast.removed_events r WHERE r.owner = s.owner_hash)))),
         v.tool, v.version, v.wire, e.failures, e.failing_since, e.opened, e.open_until,
         coalesce(p.probing_until, e.probing_until), coalesce(p.revision, e.revision)
     FROM leased l
@@ -381,17 +425,23 @@ RETURNS TABLE (
     JOIN outlast.webhook_endpoints e ON e.url = l.url
     LEFT JOIN probed p ON p.url = l.url
     LEFT JOIN outlast.task_view v ON v.task_id = l.task_id
-    ORDER BY l.position, l.id
-$$;
+    ORDER BY l.position, l.id;
+END $$;
 
--- See Outbox.settle: nothing happens unless the fence is still the last one.
+-- See Outbox.settle: nothing happens unless the fence is still the last one. The subscription is locked before the
+-- delivery, as by all who lock both. Its commit does not wait for the disk: what a crash of the server takes back
+-- with it, at most the last moment, is sent once more under its id, and until then nobody else has to wait for the row.
 CREATE FUNCTION outlast.settle_delivery(
     p_id bigint, p_fence bigint, retry_s double precision, p_webhook_id text, p_number integer, p_at timestamptz,
     p_category text, p_status_class integer, p_latency_ms integer, p_step text
-) RETURNS boolean LANGUAGE plpgsql AS $$
+) RETURNS boolean LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
     d outlast.webhook_deliveries;
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM 1 FROM outlast.webhook_subscriptions s
+    WHERE s.id = (SELECT w.subscription_id FROM outlast.webhook_deliveries w WHERE w.id = p_id AND w.fence = p_fence)
+    FOR NO KEY UPDATE;
     IF retry_s IS NULL THEN
         DELETE FROM outlast.webhook_deliveries WHERE id = p_id AND fence = p_fence RETURNING * INTO d;
     ELSE
@@ -404,35 +454,70 @@ BEGIN
         RETURN false;
     END IF;
     INSERT INTO outlast.webhook_attempts
-        (subscription_id, webhook_id, number, at, category, status_class, latency_ms, step)
-    VALUES (d.subscription_id, p_webhook_id, p_number, p_at, p_category, p_status_class, p_latency_ms, p_step);
+        (subscription_id, webhook_id, number, at, category, status_class, latency_ms, step, task_id, version)
+    VALUES (d.subscription_id, p_webhook_id, p_number, p_at, p_category, p_status_class, p_latency_ms, p_step,
+        d.task_id, d.version);
     UPDATE outlast.webhook_subscriptions s
     SET last_delivery_at = CASE WHEN p_category IS NULL THEN p_at ELSE s.last_delivery_at END,
         last_error = p_category,
         failed_since = CASE WHEN p_category IS NOT NULL THEN coalesce(s.failed_since, p_at) END,
         refresh_before = CASE WHEN d.envelope = 'terminated' AND retry_s IS NULL THEN clock_timestamp()
             ELSE s.refresh_before END
-    WHERE s.id = d.subscription_id;
+    WHERE s.id = d.subscription_id AND (p_category IS NOT NULL OR p_status_class IS NOT NULL);
     RETURN true;
 END $$;
 
--- See Outbox.suspend. What an append that has not seen this still queues is queued once more later, and counts once.
+-- Many of them in one commit, as many as nobody else holds: it waits for no lock, so it needs no order among them. Null
+-- for one that is to be settled alone.
+CREATE FUNCTION outlast.settle_delivery_batch(
+    p_ids bigint[], p_fences bigint[], retries_s double precision[], p_webhook_ids text[], p_numbers integer[],
+    p_ats timestamptz[], p_categories text[], p_status_classes integer[], p_latencies_ms integer[], p_steps text[]
+) RETURNS boolean[] LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    free bigint[];
+BEGIN
+    WITH told AS MATERIALIZED (
+        SELECT s.id FROM outlast.webhook_subscriptions s
+        WHERE s.id IN (SELECT w.subscription_id FROM outlast.webhook_deliveries w WHERE w.id = ANY (p_ids))
+        FOR NO KEY UPDATE SKIP LOCKED
+    ), held AS MATERIALIZED (
+        SELECT w.id FROM outlast.webhook_deliveries w JOIN told ON told.id = w.subscription_id
+        WHERE w.id = ANY (p_ids) FOR UPDATE OF w SKIP LOCKED
+    )
+    SELECT array_agg(held.id) INTO free FROM held;
+    RETURN ARRAY(
+        SELECT CASE WHEN v.id = ANY (free)
+                OR NOT EXISTS (SELECT 1 FROM outlast.webhook_deliveries w WHERE w.id = v.id)
+            THEN outlast.settle_delivery(v.id, v.fence, v.retry_s, v.webhook_id, v.number, v.at, v.category,
+                v.status_class, v.latency_ms, v.step) END
+        FROM unnest(p_ids, p_fences, retries_s, p_webhook_ids, p_numbers, p_ats, p_categories, p_status_classes,
+                p_latencies_ms, p_steps) WITH ORDINALITY
+            AS v(id, fence, retry_s, webhook_id, number, at, category, status_class, latency_ms, step, place)
+        ORDER BY v.place);
+END $$;
+
+-- See Outbox.suspend. Under the lock of the appends, so that none still queues; and the subscription is locked by a
+-- statement of its own: the next one then sees all that a batch of history has just queued.
 CREATE FUNCTION outlast.suspend_subscription(p_id text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM pg_advisory_xact_lock(7710428, 1);
+    PERFORM 1 FROM outlast.webhook_subscriptions s WHERE s.id = p_id FOR UPDATE;
     UPDATE outlast.webhook_subscriptions s
     SET is_active = false, backlog_from = least(s.backlog_from, coalesce(
         (SELECT min(d.position) - 1 FROM outlast.webhook_deliveries d
          WHERE d.subscription_id = p_id AND d.envelope IS NULL),
-        (SELECT coalesce(max(e.notification_id), 0) FROM outlast.task_events e WHERE e.owner = s.owner_hash)))
+        greatest((SELECT max(e.notification_id) FROM outlast.task_events e WHERE e.owner = s.owner_hash),
+            (SELECT r.removed_to FROM outlast.removed_events r WHERE r.owner = s.owner_hash), 0)))
     WHERE s.id = p_id AND s.is_active;
     IF FOUND THEN
-        DELETE FROM outlast.webhook_deliveries WHERE subscription_id = p_id;
+        DELETE FROM outlast.webhook_deliveries WHERE subscription_id = p_id AND envelope IS NULL;
     END IF;
 END $$;
 
--- See WebhookSubscriptions.end.
+-- See WebhookSubscriptions.end. Under the lock of the appends: one that has not seen this would queue something more.
 CREATE FUNCTION outlast.end_subscription(p_id text, p_why text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM pg_advisory_xact_lock(7710428, 1);
     UPDATE outlast.webhook_subscriptions s SET ending = p_why, backlog_from = NULL, is_active = true
     WHERE s.id = p_id AND s.ending IS NULL AND (s.refresh_before IS NULL OR s.refresh_before > clock_timestamp());
     IF NOT FOUND THEN
@@ -479,27 +564,31 @@ BEGIN
         SELECT s.id FROM outlast.webhook_subscriptions s WHERE s.refresh_before <= clock_timestamp()
         ORDER BY s.refresh_before LIMIT batch FOR UPDATE SKIP LOCKED) l;
     DELETE FROM outlast.webhook_deliveries d WHERE d.id IN (
-        SELECT w.id FROM outlast.webhook_deliveries w WHERE w.subscription_id = ANY (lapsed) LIMIT batch);
+        SELECT w.id FROM outlast.webhook_deliveries w WHERE w.subscription_id = ANY (lapsed) LIMIT batch
+        FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS total = ROW_COUNT;
     DELETE FROM outlast.webhook_attempts a WHERE a.id IN (
         SELECT w.id FROM outlast.webhook_attempts w WHERE w.at < clock_timestamp() - attempts_kept
-        ORDER BY w.at LIMIT batch);
+        ORDER BY w.at LIMIT batch FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS done = ROW_COUNT;
     total := total + done;
     DELETE FROM outlast.webhook_subscriptions s
     WHERE s.id = ANY (lapsed) AND s.refresh_before < clock_timestamp() - interval '1 minute'
         AND NOT EXISTS (SELECT 1 FROM outlast.webhook_deliveries d WHERE d.subscription_id = s.id);
     IF EXISTS (SELECT 1 FROM outlast.webhook_endpoints e
-        WHERE NOT EXISTS (SELECT 1 FROM outlast.webhook_subscriptions s WHERE s.url = e.url)) THEN
-        -- Under the lock, and looked for anew: a subscription that is just being stored keeps its endpoint.
-        PERFORM pg_advisory_xact_lock(7710428, 1);
+        WHERE NOT EXISTS (SELECT 1 FROM outlast.webhook_subscriptions s WHERE s.url = e.url))
+        -- Under the lock, and looked for anew: a subscription that is just being stored keeps its endpoint. Who holds
+        -- it may wait for a row of ours: then another time.
+        AND pg_try_advisory_xact_lock(7710428, 1)
+    THEN
         DELETE FROM outlast.webhook_endpoints e
         WHERE NOT EXISTS (SELECT 1 FROM outlast.webhook_subscriptions s WHERE s.url = e.url);
     END IF;
     RETURN total >= batch;
 END $$;
 
--- As before, and: deliveries of what is forgotten end as a `gap`, and cursors that lie before it are known to be old.
+-- As before, and: deliveries of what is forgotten end as a `gap`, also those that were still to be queued; and cursors
+-- that lie before it are known to be old.
 CREATE OR REPLACE FUNCTION outlast.forget_tasks(ids text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM 1 FROM outlast.task_view WHERE task_id = ANY (ids) ORDER BY task_id FOR UPDATE;
@@ -507,9 +596,17 @@ BEGIN
     DELETE FROM outlast.run_queue WHERE task_id = ANY (ids);
     WITH cut AS (
         DELETE FROM outlast.webhook_deliveries WHERE task_id = ANY (ids) RETURNING subscription_id, url
+    ), missed AS (
+        SELECT s.id, s.url FROM outlast.webhook_subscriptions s
+        WHERE s.backlog_from IS NOT NULL AND s.ending IS NULL AND EXISTS (
+            SELECT 1 FROM outlast.task_events e
+            WHERE e.originator_id = ANY (ids) AND e.owner = s.owner_hash AND e.notification_id > s.backlog_from
+                AND (s.task_ids IS NULL OR e.originator_id = ANY (s.task_ids))
+                AND outlast.is_wanted(s.name, s.tools, s.statuses, e.topic, e.tool, e.status))
     )
     INSERT INTO outlast.webhook_deliveries (subscription_id, url, envelope, position)
-    SELECT DISTINCT subscription_id, url, 'gap', 0 FROM cut ON CONFLICT DO NOTHING;
+    SELECT subscription_id, url, 'gap', 0 FROM cut UNION SELECT id, url, 'gap', 0 FROM missed
+    ORDER BY 1 ON CONFLICT DO NOTHING;
     WITH gone AS (
         DELETE FROM outlast.task_events WHERE originator_id = ANY (ids) RETURNING owner, notification_id
     )
