@@ -10,7 +10,7 @@ have answered at that moment.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from ..domain import errors
@@ -135,12 +135,13 @@ class EventsRequest:
     """An `events/*` request as any carrier hands it on: its envelope is judged.
 
     `is_authenticated` is False for a caller that could be anybody; it may poll and stream alone.
+    The parameters may hold a secret, and show in no repr.
     """
 
     owner: str
     is_authenticated: bool
     request_id: str | int
-    params: Mapping[str, Any]
+    params: Mapping[str, Any] = field(repr=False)
 
 
 class EventsDesk(Protocol):

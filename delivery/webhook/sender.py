@@ -194,7 +194,11 @@ class Sender:
             await self._settle(due, event_id(due.name, due.task_id, due.version), None)
             return
         sealing = self._sealing
-        secrets = sealing.vault.open_all(due.secrets, due.subscription_id)
+        try:
+            secrets = sealing.vault.open_all(due.secrets, due.subscription_id)
+        except errors.ConfigurationError as error:
+            await self._suspend(due, str(error))  # its client's next refresh brings a secret again
+            return
         headers = signed(
             secrets,
             sealing.server,

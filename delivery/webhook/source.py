@@ -204,6 +204,11 @@ class WebhookSource:
         keeper.cancel()
         try:
             await asyncio.wait([keeper])
+        finally:  # also when cancelled once more, against which the shield does not help
+            await self._closed(line)
+
+    async def _closed(self, line: _Line) -> None:
+        try:
             if len(self._lines) == 1 and self._reader is not None:
                 reader, self._reader = self._reader, None
                 reader.cancel()

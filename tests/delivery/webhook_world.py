@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -37,6 +37,7 @@ from outlast.delivery.webhook.subscriptions import (
 from outlast.delivery.webhook.vault import Vault
 from outlast.domain import draft
 from outlast.domain.owner import Owner
+from outlast.domain.ports import Clock
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.posting import served
 from outlast.tests.support.publishing import Publisher, publishing
@@ -153,6 +154,14 @@ class World:
         log = PostgresEventLog(self.database)
         return Feed(PostgresTaskViews(self.database), log, codec.wire_of, now)
 
+    async def empties(self) -> None:
+        """Begin with nothing, on a database that was used before."""
+        await self.database.rows(
+            "TRUNCATE outlast.task_events, outlast.task_view, outlast.run_queue,"
+            " outlast.webhook_subscriptions, outlast.webhook_deliveries, outlast.webhook_endpoints,"
+            " outlast.webhook_attempts, outlast.removed_events"
+        )
+
     def sender(self, limits: Limits | None = None, slots: int = 64) -> Sender:
         """A sender of its own, with its own connections to endpoints; not started."""
         return Sender(
@@ -164,14 +173,16 @@ class World:
             slots,
         )
 
-    def methods(self, **rules: Any) -> SubscriptionMethods:
+    def methods(
+        self, client: WebhookClient | None = None, clock: Clock = now, **rules: Any
+    ) -> SubscriptionMethods:
         return SubscriptionMethods(
             SubscriptionStores(self.subscriptions, self.outbox, self.events, self.feed),
             self.cursors,
             Vault(KEY),
-            Challenger(self.client, now, self.server_key),
-            Rules(allow_loopback=True, **rules),
-            now,
+            Challenger(client or self.client, clock, self.server_key),
+            Rules(**{"allow_loopback": True, **rules}),
+            clock,
         )
 
     async def subscribe(
@@ -192,7 +203,10 @@ class World:
         async def is_empty() -> bool:
             return await self.outbox.waiting() == 0
 
-        await until(is_empty, PATIENCE_S)
+        await self.until_true(is_empty)
+
+    async def until_true(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        await until(condition, PATIENCE_S)
 
     @asynccontextmanager
     async def sending(self, **how: Any) -> AsyncGenerator[Sender]:

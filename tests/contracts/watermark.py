@@ -1,4 +1,4 @@
-"""How far a subscription may count as told: the cursor that is safe to store. Pure.
+"""The model of the watermark: how far a subscription may count as told. The outbox is held to it.
 
 A position is safe when every event at or before it has been acknowledged or given up. Positions are
 those of the log, with gaps where other tasks and other owners stand.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, strategies as st
 
-from outlast.delivery.webhook.watermark import Watermark, safe
+from outlast.tests.contracts.watermark import Watermark, safe
 
 START = 10
 
