@@ -3,12 +3,13 @@
 This is a client's file, not a store of tasks: those live in PostgreSQL alone.
 """
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -73,9 +74,9 @@ class SqliteInbox:
     def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock) -> None:
         self.path = path
         self._connection, self._now = connection, clock
-        # One statement at a time, off the event loop. A call that has begun is waited for even when
-        # its caller is cancelled, so that no transaction meets another's statements.
+        # One statement at a time, off the event loop.
         self._turn = anyio.CapacityLimiter(1)
+        self._running: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> "SqliteInbox":
@@ -133,8 +134,24 @@ class SqliteInbox:
         return None if row is None else str(row[0])
 
     async def _call(self, work: Callable[[], Result]) -> Result:
-        with _as_ours():
+        """Run it to its end in a task of its own, also when the caller is cancelled meanwhile.
+
+        Else the turn would go to the next one while the thread still works: SQLite dies of that.
+        """
+
+        async def run() -> Result:
             return await anyio.to_thread.run_sync(work, limiter=self._turn)
+
+        running = asyncio.create_task(run())
+        self._running.add(running)
+        running.add_done_callback(self._forget)
+        with _as_ours():
+            return await asyncio.shield(running)
+
+    def _forget(self, running: "asyncio.Task[Any]") -> None:
+        self._running.discard(running)
+        if not running.cancelled():
+            running.exception()  # whoever called may be gone; asyncio would complain
 
     @contextmanager
     def _commit(self) -> Generator[sqlite3.Connection]:

@@ -6,6 +6,9 @@ import psycopg
 import pytest
 
 from outlast.tests.contracts import stores
+from outlast.tests.contracts.delivery_observers import WEBHOOK_WAY, Way
+from outlast.tests.contracts.delivery_on_postgres import on_postgres
+from outlast.tests.contracts.delivery_world import InMemory, Store
 from outlast.tests.contracts.stores import Ports
 
 
@@ -25,3 +28,19 @@ async def ports(store_url: str | None) -> AsyncIterator[Ports]:
     opened = stores.on_postgres(store_url) if store_url else stores.in_memory()
     async with opened as ports:
         yield ports
+
+
+@pytest.fixture
+def way_url(way: Way, request: pytest.FixtureRequest, anyio_backend: str) -> str | None:
+    """The database of a way that needs one: webhooks leave by the outbox, which memory has not."""
+    return request.getfixturevalue("module_database_url") if way is WEBHOOK_WAY else None
+
+
+@pytest.fixture
+async def store(way_url: str | None) -> AsyncIterator[Store]:
+    """What the worlds of one test of delivery stand on."""
+    if way_url is None:
+        yield InMemory()
+        return
+    async with on_postgres(way_url, pushes=True) as made:
+        yield made

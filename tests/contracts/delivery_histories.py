@@ -32,6 +32,7 @@ TASKS_MAX = 3
 STEPS_MAX = 14
 CONNECTION_BYTES = 4_000  # a cut falls anywhere into the first so many bytes of a connection
 SERVER_STEPS = 120  # a crash falls between any two of a server's first so many steps
+RECEIVER_STEPS = 40  # the same for a process that is posted to
 POLL_INTERVAL_MS = 5
 
 
@@ -162,6 +163,27 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """What an endpoint answers to one post. It may have stored it all the same."""
+
+    status: int
+    is_stored: bool
+
+
+@dataclass(frozen=True)
+class Receiving:
+    """What goes wrong at the end of a client that is posted to.
+
+    The faults are those of the connections that are made to it; one refusal a post, None for none;
+    `crashes` of its process after so many of its own steps.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    refusals: tuple[Refusal | None, ...] = ()
+    crashes: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class Joining:
     """An observer: when it comes, whom it watches, what it knows, and what its wires suffer."""
 
@@ -169,6 +191,7 @@ class Joining:
     task: int
     knows: int
     faults: tuple[Fault, ...]
+    receiving: Receiving = Receiving()
 
 
 @dataclass(frozen=True)
@@ -197,13 +220,21 @@ faults = st.builds(
     upward=st.booleans(),
     kind=st.sampled_from(("abort", "finish", "stall")),
 )
-joinings = st.builds(
-    Joining,
-    step=st.integers(0, STEPS_MAX + TASKS_MAX * 3),
-    task=st.integers(0, TASKS_MAX - 1),
-    knows=st.one_of(st.just(0), st.integers(0, STEPS_MAX)),
-    faults=st.lists(faults, min_size=1, max_size=4).map(tuple),
+refusals = st.builds(Refusal, status=st.sampled_from((500, 503, 429)), is_stored=st.booleans())
+receivings = st.builds(
+    Receiving,
+    faults=st.lists(faults, max_size=4).map(tuple),
+    refusals=st.lists(st.none() | refusals, max_size=8).map(tuple),
+    crashes=st.frozensets(st.integers(1, RECEIVER_STEPS), max_size=2),
 )
+_joining = {
+    "step": st.integers(0, STEPS_MAX + TASKS_MAX * 3),
+    "task": st.integers(0, TASKS_MAX - 1),
+    "knows": st.one_of(st.just(0), st.integers(0, STEPS_MAX)),
+    "faults": st.lists(faults, min_size=1, max_size=4).map(tuple),
+}
+joinings = st.builds(Joining, **_joining)
+joinings_with_posts = st.builds(Joining, **_joining, receiving=receivings)
 signals = st.one_of(
     st.just(CALM),
     st.lists(
@@ -215,18 +246,25 @@ signals = st.one_of(
 choices = st.lists(
     st.tuples(st.integers(0, TASKS_MAX - 1), st.integers(0, 11)), min_size=8, max_size=STEPS_MAX
 ).map(tuple)
-examples = st.builds(
-    Example,
-    owners=st.lists(st.integers(0, 1), min_size=1, max_size=TASKS_MAX).map(tuple),
-    choices=choices,
-    joinings=st.lists(joinings, min_size=1, max_size=3).map(tuple),
-    signals=signals,
-    moments=st.dictionaries(
-        st.integers(1, STEPS_MAX + TASKS_MAX),
-        st.sampled_from(("switch", "cut", "crash", "leave")),
-        min_size=1,
-        max_size=4,
-    ),
-    crashes=st.frozensets(st.integers(1, SERVER_STEPS), max_size=2),
-    waits=st.lists(st.booleans(), min_size=1, max_size=5).map(tuple),
-)
+
+
+def _examples(joinings: st.SearchStrategy[Joining]) -> st.SearchStrategy[Example]:
+    return st.builds(
+        Example,
+        owners=st.lists(st.integers(0, 1), min_size=1, max_size=TASKS_MAX).map(tuple),
+        choices=choices,
+        joinings=st.lists(joinings, min_size=1, max_size=3).map(tuple),
+        signals=signals,
+        moments=st.dictionaries(
+            st.integers(1, STEPS_MAX + TASKS_MAX),
+            st.sampled_from(("switch", "cut", "crash", "leave")),
+            min_size=1,
+            max_size=4,
+        ),
+        crashes=st.frozensets(st.integers(1, SERVER_STEPS), max_size=2),
+        waits=st.lists(st.booleans(), min_size=1, max_size=5).map(tuple),
+    )
+
+
+examples = _examples(joinings)
+examples_with_posts = _examples(joinings_with_posts)

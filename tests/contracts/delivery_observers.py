@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ from outlast.delivery.polling import PollingSource
 from outlast.delivery.remote import Remote
 from outlast.delivery.source import StatusSource
 from outlast.delivery.websocket import WebSocketSource
-from outlast.tests.contracts.delivery_histories import Fault
+from outlast.tests.contracts.delivery_histories import Fault, Receiving
+from outlast.tests.contracts.delivery_receiving import Station, station
 from outlast.tests.contracts.delivery_wire import Wire
 from outlast.tests.contracts.delivery_world import World
 
@@ -29,6 +30,12 @@ class Client:
 
     wire: Wire
     remote: Remote
+    station: Station
+
+    @property
+    def wires(self) -> tuple[Wire, Wire]:
+        """What it asks on, and what it is posted to on."""
+        return self.wire, self.station.posts
 
     def listen_request(self, *task_ids: str) -> Json:
         return self.remote.message(LISTEN, listen_params(dict.fromkeys(task_ids, 0)))
@@ -51,15 +58,21 @@ class Client:
 
 @asynccontextmanager
 async def client(
-    world: World, owner: int, faults: Iterable[Fault] = (), *, is_narrow: bool = False
+    world: World,
+    owner: int,
+    faults: Iterable[Fault] = (),
+    *,
+    is_narrow: bool = False,
+    receiving: Receiving | None = None,
 ) -> AsyncGenerator[Client]:
     """Connected through a wire that suffers these faults, one a connection."""
-    async with (
-        Wire(world.port, faults, is_narrow=is_narrow).open() as wire,
-        httpx2.AsyncClient(trust_env=False, verify=False) as http,
-    ):
-        headers = {"Authorization": f"Bearer {owner}"}
-        yield Client(wire, Remote(wire.url, http, headers))
+    headers = {"Authorization": f"Bearer {owner}"}
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        wire = await enter(Wire(world.port, faults, is_narrow=is_narrow).open())
+        http = await enter(httpx2.AsyncClient(trust_env=False, verify=False))
+        posted = await enter(station(wire, headers, receiving or Receiving()))
+        yield Client(wire, Remote(wire.url, http, headers), posted)
 
 
 @dataclass
@@ -127,7 +140,7 @@ class Way:
 
 
 async def _none(client: Client, request: Json) -> AsyncGenerator[Json]:
-    raise NotImplementedError("polling has no frames")
+    raise NotImplementedError("this way has no frames")
     yield {}
 
 
@@ -138,8 +151,10 @@ WEBSOCKET_WAY = Way(
     _socketed,
 )
 POLLING_WAY = Way("polling", lambda client: PollingSource(client.remote), _none)
+WEBHOOK_WAY = Way("webhook", lambda client: client.station, _none)
 
-WAYS = (POLLING_WAY, LISTEN_WAY, WEBSOCKET_WAY)
+WAYS = (POLLING_WAY, LISTEN_WAY, WEBSOCKET_WAY)  # of the store in memory, which has no outbox
+ALL_WAYS = (*WAYS, WEBHOOK_WAY)
 PUSHED = (LISTEN_WAY, WEBSOCKET_WAY)
 
 

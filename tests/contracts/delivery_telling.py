@@ -1,6 +1,7 @@
 """What the delivery tests share: a history told bit by bit, and what of it was seen, judged."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,7 +14,10 @@ from outlast.domain import errors
 from outlast.domain.task import evolve
 from outlast.tests.contracts.delivery_histories import History
 from outlast.tests.contracts.delivery_observers import Client, Observer, Way, client
+from outlast.tests.contracts.delivery_pushing import CURSORS
 from outlast.tests.contracts.delivery_world import Replica, World
+
+_numbers = itertools.count(1)
 
 NOT_SHRUNK = (Phase.explicit, Phase.generate)  # an example that hangs takes all its time to fail
 
@@ -31,12 +35,14 @@ class Telling:
 
     def __init__(self, world: World, history: History) -> None:
         self._world, self._history, self.number = world, history, 0
+        self._turn = asyncio.Lock()  # a hook may come while the test itself is telling
 
     async def more(self, steps: int = 1) -> None:
         """The next steps, if any are left."""
-        for step in self._history.steps[self.number : self.number + steps]:
-            self.number += 1
-            await self._world.store.log.append(step.before, step.events)
+        async with self._turn:
+            for step in self._history.steps[self.number : self.number + steps]:
+                self.number += 1
+                await self._world.store.log.append(step.before, step.events)
 
     async def change(self, _replica: Replica) -> None:
         """A hook: the next step happens between two of a server's."""
@@ -90,6 +96,31 @@ def judge(history: History, observer: Observer, began_at: int) -> None:
         assert observer.versions == list(range(first, last + 1))
     assert [dict(state.task) for state in observer.seen] == [told[v] for v in observer.versions]
     assert observer.has_ended
+
+
+async def judge_posts(history: History, observer: Observer, theirs: Client, world: World) -> None:
+    """One id for each event, however often it came, and new once; no cursor ahead of what has come.
+
+    The watch alone would not show it: it reads what it has missed, and drops what it knows.
+    """
+    stored, task_id = theirs.station.stored, observer.task_id
+    places = await world.store.places(task_id)
+    ids = {(one.version, one.webhook_id) for one in stored}
+    assert len(ids) == len(dict(ids)) == len({webhook_id for _, webhook_id in ids})
+    new = [one.webhook_id for one in stored if one.is_new]
+    assert len(new) == len(set(new))
+    for number, last in enumerate(stored, 1):
+        assert last.cursor is not None
+        position = CURSORS.open(history.owner(task_id), last.cursor)
+        assert position is not None
+        come = {one.version for one in stored[:number]}
+        first = min(one.version for one in stored)
+        assert {v for v, place in places.items() if v >= first and place <= position} <= come
+
+
+def new_id() -> str:
+    """A task id that no other world on this store has."""
+    return f"task-of-one-{next(_numbers)}"
 
 
 def lengthy(history: History) -> History:

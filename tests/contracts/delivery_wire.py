@@ -18,9 +18,15 @@ class Wire:
     """Each connection takes the next fault; once they are used up, connections are sound."""
 
     def __init__(
-        self, port_of: Callable[[], int], faults: Iterable[Fault] = (), *, is_narrow: bool = False
+        self,
+        port_of: Callable[[], int],
+        faults: Iterable[Fault] = (),
+        *,
+        is_narrow: bool = False,
+        leads_to_client: bool = False,
     ) -> None:
         self._port_of, self._faults, self._is_narrow = port_of, iter(faults), is_narrow
+        self._leads_to_client = leads_to_client
         self.heard = bytearray()  # all that the client was sent
         self.flowing = asyncio.Event()  # while it is clear, a stalled connection stays stalled
         self._joined: set[asyncio.Task[None]] = set()
@@ -33,6 +39,10 @@ class Wire:
     @property
     def socket_url(self) -> str:
         return f"ws://127.0.0.1:{self.port}/ws"
+
+    @property
+    def hook_url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/hook"
 
     def cut(self) -> None:
         """End every connection that is open now."""
@@ -68,9 +78,10 @@ class Wire:
         server_reader, server_writer = await self._connect()
         upward = fault if fault is not None and fault.upward else None
         downward = fault if fault is not None and not fault.upward else None
+        up, down = (self.heard, None) if self._leads_to_client else (None, self.heard)
         pumps = [
-            asyncio.ensure_future(self._forward(reader, server_writer, upward, None)),
-            asyncio.ensure_future(self._forward(server_reader, writer, downward, self.heard)),
+            asyncio.ensure_future(self._forward(reader, server_writer, upward, up)),
+            asyncio.ensure_future(self._forward(server_reader, writer, downward, down)),
         ]
         try:
             done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)

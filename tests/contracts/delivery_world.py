@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,7 +9,6 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import pytest
-import uvicorn
 
 from outlast.adapters import codec
 from outlast.adapters.bus import Bus
@@ -27,12 +25,13 @@ from outlast.domain.owner import Owner
 from outlast.domain.ports import EventLog, Signal, TaskView, TaskViews
 from outlast.service.app import Parts, assemble
 from outlast.service.commands import Commands
-from outlast.service.endpoint import Endpoint
+from outlast.service.endpoint import Endpoint, Method
 from outlast.service.guard import Guard
 from outlast.service.methods.tasks import TaskMethods
 from outlast.service.metrics import Metrics
 from outlast.service.socket import Socket
-from outlast.tests.contracts.delivery_wire import NARROW_BYTES, stop_listening, turns
+from outlast.tests.contracts.delivery_pushing import Pushing, Step
+from outlast.tests.contracts.delivery_serving import Served
 from outlast.tests.domain.given import at
 
 REPLICAS = 2
@@ -56,6 +55,9 @@ class Names:
             raise errors.Unauthenticated
         return OWNERS[int(token)]
 
+    def knows(self, owner: str) -> bool:
+        return owner in {known.key for known in OWNERS}
+
 
 class Store(Protocol):
     """What the replicas stand on."""
@@ -69,6 +71,18 @@ class Store(Protocol):
 
     def ports(self, replica: int) -> tuple[TaskViews, EventLog, Signal]:
         """What this replica reads from."""
+        ...
+
+    def pushing(self, replica: int, feed: Feed, step: Step) -> Pushing | None:
+        """What this replica sends webhooks with; None where nobody asks for any."""
+        ...
+
+    async def clear(self) -> None:
+        """Forget who was to be sent to in an earlier world."""
+        ...
+
+    async def places(self, task_id: str) -> Mapping[int, int]:
+        """Where each version of the task stands in the order of all events, if there is one."""
         ...
 
     async def fate(self, fates: Sequence[str]) -> None:
@@ -121,6 +135,16 @@ class InMemory:
         self._wires.buses[replica] = Bus()
         return self._store, self._store, self._wires.buses[replica]
 
+    def pushing(self, replica: int, feed: Feed, step: Step) -> None:
+        """There is no outbox in memory."""
+
+    async def clear(self) -> None:
+        """See `Store.clear`."""
+
+    async def places(self, task_id: str) -> Mapping[int, int]:
+        """See `Store.places`."""
+        return {}
+
     async def fate(self, fates: Sequence[str]) -> None:
         """See `Store.fate`."""
         self._wires.fates = fates
@@ -138,7 +162,8 @@ class InMemory:
 
 @dataclass
 class Steps:
-    """Counts what servers do at their seams: each read before and after, each send alike.
+    """Counts what servers do at their seams: each read before and after, each send alike, and with
+    webhooks after a claim, before a post, and before and after the settling.
 
     `hooks` run between two of them: an append, or the end of the process.
     """
@@ -161,7 +186,7 @@ class Stepping:
 
     views: TaskViews
     log: EventLog
-    step: Callable[[], Awaitable[None]]
+    step: Step
 
     async def get(self, task_id: str) -> TaskView | None:
         await self.step()
@@ -182,7 +207,7 @@ class Replica:
     def __init__(self, store: Store, number: int, world: "World") -> None:
         views, log, signal = store.ports(number)
         self._steps = world.steps
-        stepping: Any = Stepping(views, log, lambda: self._steps.took(self))
+        stepping: Any = Stepping(views, log, self._step)
         self.number = number
         self.limits = WatchLimits(world.watches, world.watches_per_owner)
         feed = Feed(stepping, stepping, codec.wire_of, the_clock)
@@ -193,17 +218,17 @@ class Replica:
             self.limits,
             recheck_s=world.recheck_s,
         )
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                self._stepped(assemble(_parts(self.listening, feed, log))),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                ws="websockets-sansio",
-            )
-        )
-        self._is_narrow = world.is_narrow
-        self.port = 0
+        self._pushing = store.pushing(number, feed, self._step)
+        methods = self._pushing.methods if self._pushing else {}
+        app = assemble(_parts(self.listening, feed, log, methods))
+        self._served = Served(self._stepped(app), is_narrow=world.is_narrow)
+
+    @property
+    def port(self) -> int:
+        return self._served.port
+
+    async def _step(self) -> None:
+        await self._steps.took(self)
 
     def _stepped(self, app: Any) -> Any:
         async def stepped(scope: Any, receive: Any, send: Any) -> None:
@@ -217,47 +242,33 @@ class Replica:
         return stepped
 
     async def start(self) -> None:
-        """Listen. uvicorn's own loop, which looks at a flag every 100 ms, is left out."""
-        listener = socket.create_server(("127.0.0.1", 0))
-        if self._is_narrow:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NARROW_BYTES)
-        self.port = listener.getsockname()[1]
-        self._server.config.load()
-        self._server.lifespan = self._server.config.lifespan_class(self._server.config)
-        await self._server.startup([listener])
+        """Serve, and send."""
+        await self._served.start()
+        if self._pushing is not None:
+            self._pushing.start()
 
     async def end(self) -> None:
         """All at once: no connection is closed in order, nothing is waited for."""
-        await self._stop_listening()
-        state = self._server.server_state
-        while state.connections or state.tasks:
-            for connection in list(state.connections):
-                connection.transport.abort()
-            tasks = list(state.tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(turns(), *tasks, return_exceptions=True)
+        await self._served.end()
+        if self._pushing is not None:
+            await self._pushing.end()
 
     async def leave(self) -> None:
         """As on SIGTERM: the watches end well, then the connections are closed in order."""
         self.listening.closing.set()
-        await self._stop_listening()
-        for connection in list(self._server.server_state.connections):
-            connection.shutdown()
-
-    async def _stop_listening(self) -> None:
-        for listener in self._server.servers:
-            await stop_listening(listener)
+        await self._served.stop_listening()
+        if self._pushing is not None:
+            await self._pushing.leave()
+        self._served.close_in_order()
 
     @property
     def busy(self) -> str:
         """What it is still at; empty for nothing."""
-        state = self._server.server_state
-        open_now = (self.limits.open_count, len(state.tasks), len(state.connections))
+        open_now = (self.limits.open_count, *self._served.open_now)
         return f"{self.number}: seats, tasks, connections: {open_now}" if any(open_now) else ""
 
 
-def _parts(listening: Listening, feed: Feed, log: EventLog) -> Parts:
+def _parts(listening: Listening, feed: Feed, log: EventLog, methods: Mapping[str, Method]) -> Parts:
     listener, tasks = (
         ListenMethod(listening),
         TaskMethods(Commands(log, the_clock), PollingMethod(feed)),
@@ -269,7 +280,7 @@ def _parts(listening: Listening, feed: Feed, log: EventLog) -> Parts:
 
     return Parts(
         Endpoint(
-            {"tasks/get": tasks.get},
+            {"tasks/get": tasks.get, **methods},
             listener,
             Names(),
             guard,
@@ -302,6 +313,7 @@ class World:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["World"]:
         """Start, and in the end look that nothing is left open anywhere."""
+        await self.store.clear()
         for number in range(REPLICAS):
             self.replicas.append(Replica(self.store, number, self))
             await self.replicas[number].start()

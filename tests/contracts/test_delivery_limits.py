@@ -1,4 +1,7 @@
-"""Delivery under limits: seats, readers that stop reading, and several watches on one socket."""
+"""Delivery under limits: seats, readers that stop reading, and several watches on one socket.
+
+A webhook holds no connection and takes no seat: its limits are a sender's, and proven beside it.
+"""
 
 import asyncio
 import json
@@ -7,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 import anyio
+import httpx2
 import pytest
 
 from outlast.adapters import codec
@@ -17,8 +21,13 @@ from outlast.delivery.frames import SUBSCRIPTION_META_KEY, VERSION_META_KEY
 from outlast.delivery.limits import WatchLimits
 from outlast.delivery.listen import Listening, ListenMethod, listen_params
 from outlast.delivery.port import ListenRequest
+from outlast.delivery.remote import Remote
+from outlast.delivery.webhook.keyring import MemoryKeyring
+from outlast.delivery.webhook.receiver import Received
+from outlast.delivery.webhook.source import WebhookSource
+from outlast.delivery.webhook.subscriber import Subscribing
 from outlast.delivery.websocket import Switchboard
-from outlast.domain import decisions
+from outlast.domain import decisions, draft
 from outlast.domain.task import fold
 from outlast.service import carriers
 from outlast.tests.contracts.delivery_histories import Fault, unroll
@@ -196,6 +205,51 @@ async def test_a_watch_that_is_cancelled_twice_keeps_no_waiter() -> None:
         with pytest.raises(asyncio.CancelledError):
             await reading
         assert bus.watched() == []
+
+
+class Quiet:
+    """`Deliveries` that never come, and `Cursors` that are none."""
+
+    has_reader = False
+
+    async def received(self) -> AsyncGenerator[Received]:
+        self.has_reader = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.has_reader = False
+        yield Received("", "", None, None, {})
+
+    async def cursor_of(self, subscription_id: str) -> str | None:
+        return None
+
+
+async def test_a_watch_by_webhook_that_is_cancelled_twice_keeps_no_reader() -> None:
+    """Found: cancelled again while it let go of its subscription, it left its reader behind."""
+    letting_go, quiet = asyncio.Event(), Quiet()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        message = json.loads(request.content)
+        if message["method"] == draft.UNSUBSCRIBE:
+            letting_go.set()
+            await asyncio.Event().wait()
+        told = {"status": "working", "lastUpdatedAt": OPENED.at, "taskId": OPENED.task_id}
+        result = {"id": "sub_1", "cursor": "c"} if message["method"] == draft.SUBSCRIBE else told
+        return httpx2.Response(200, json={"jsonrpc": "2.0", "id": 1, "result": result})
+
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), trust_env=False)
+    async with http, asyncio.timeout(BOUND_S):
+        remote = Remote("http://server.example/mcp", http)
+        shared = Subscribing(remote, MemoryKeyring(), quiet, the_clock)
+        states = WebhookSource(shared, quiet, "http://client.example/hook").watch(OPENED.task_id)
+        await anext(states)
+        await until_true(lambda: quiet.has_reader)
+        closing = asyncio.ensure_future(states.aclose())
+        await letting_go.wait()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert not quiet.has_reader
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 import stat
+import sys
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -183,6 +184,31 @@ async def test_a_cancelled_call_leaves_no_half_of_a_transaction(inbox: SqliteInb
     stored = [row for row in await inbox.waiting(1000) if row[1] == "sub_1"]
     if stored:
         assert await inbox.cursor_of("sub_1") == f"c{stored[-1][2].removeprefix('evt_')}"
+
+
+CANCELLING = """
+import asyncio, datetime, pathlib, sys
+from outlast.adapters.inbox import SqliteInbox
+
+async def main() -> None:
+    for turns in range(40):
+        path = pathlib.Path(sys.argv[1]) / f"{turns}.db"
+        inbox = await SqliteInbox.open(path, lambda: datetime.datetime.now(datetime.UTC))
+        storing = asyncio.create_task(inbox.store("sub_1", "evt_1", None, bytes(200_000)))
+        for _ in range(turns % 5):
+            await asyncio.sleep(0)
+        storing.cancel()
+        await inbox.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_closing_behind_a_cancelled_call_waits_for_it(tmp_path: Path):
+    """It once ended the process, so it is tried in another one."""
+    command = [sys.executable, "-c", CANCELLING, str(tmp_path)]
+    ended = await anyio.run_process(command, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("content", [b"this is not a database, by no means " * 50, None])
