@@ -12,7 +12,7 @@ ARGS =
 AT_ONCE = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance bench-delivery clean
+.PHONY: help demo test check conformance bench-delivery bench-webhooks clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ conformance: $(STAMP) ## the official conformance suite against a running Outlas
 
 bench-delivery: $(STAMP) ## how fast a change is delivered, and what idle streams cost
 	$(BIN)/python ops/bench/delivery.py $(ARGS)
+
+bench-webhooks: $(STAMP) ## how fast signed webhooks leave, and what a backlog costs
+	$(BIN)/python ops/bench/webhooks.py $(ARGS)
 
 # `.outlast` holds tasks and is nobody's rubbish: remove it by hand.
 clean: ## remove what these targets made; keeps ./.outlast, where tasks are stored

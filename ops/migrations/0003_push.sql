@@ -351,15 +351,17 @@ END $$;
 -- and locked then, so that no more is locked than is taken; who chose the same meanwhile goes away with less. But an
 -- endpoint that is half-open is locked first, so that of claims at the same time one alone probes it. What is new waits
 -- for history that is still being queued: it would overtake the first events of its task.
--- The plan was often made while next to nothing waited, and must still be good a burst later: so it may read no table
--- from end to end, and || '' keeps it from looking for older events of a task among all of a subscription.
+-- The plan was often made while next to nothing waited, and must still be good a burst later. So it may read nothing from
+-- end to end and gather nothing to be sorted; the state of a subscription is asked for, not joined, so that an endpoint's
+-- rows are read in their order until there are enough; and || '' keeps it from looking for the older events of a task
+-- among all of a subscription.
 CREATE FUNCTION outlast.claim_deliveries(most integer, per_endpoint integer, lease_s double precision, busy text[])
 RETURNS TABLE (
     id bigint, fence bigint, attempts integer, subscription_id text, owner text, url text, name text, secret bytea,
     former_secret bytea, envelope text, why text, "position" bigint, task_id text, version bigint, watermark bigint,
     tool text, view_version bigint, wire bytea, failures integer, failing_since timestamptz, opened integer,
     open_until timestamptz, probing_until timestamptz, revision bigint
-) LANGUAGE plpgsql SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     instant timestamptz := clock_timestamp();
@@ -375,11 +377,10 @@ BEGIN
         FROM outlast.webhook_endpoints e LEFT JOIN half_open ON half_open.url = e.url CROSS JOIN LATERAL (
             SELECT d.id, d.due FROM outlast.webhook_deliveries d
             WHERE d.url = e.url AND d.due <= instant
-                AND EXISTS (SELECT 1 FROM outlast.webhook_subscriptions s
-                    WHERE s.id = d.subscription_id AND s.is_active
-                        AND (s.refresh_before IS NULL OR s.refresh_before > instant)
+                AND (SELECT s.is_active AND (s.refresh_before IS NULL OR s.refresh_before > instant)
                         AND (s.backlog_from IS NULL
-                            OR (d.envelope IS DISTINCT FROM 'terminated' AND d.position <= s.backlog_from)))
+                            OR (d.envelope IS DISTINCT FROM 'terminated' AND d.position <= s.backlog_from))
+                    FROM outlast.webhook_subscriptions s WHERE s.id = d.subscription_id)
                 AND (d.attempts > 0 OR d.envelope IS NOT NULL OR NOT EXISTS (
                     SELECT 1 FROM outlast.webhook_deliveries o
                     WHERE o.task_id = d.task_id AND o.version < d.version
@@ -429,8 +430,7 @@ BEGIN
 END $$;
 
 -- See Outbox.settle: nothing happens unless the fence is still the last one. The subscription is locked before the
--- delivery, as by all who lock both. Its commit does not wait for the disk: what a crash of the server takes back
--- with it, at most the last moment, is sent once more under its id, and until then nobody else has to wait for the row.
+-- delivery, as by all who lock both.
 CREATE FUNCTION outlast.settle_delivery(
     p_id bigint, p_fence bigint, retry_s double precision, p_webhook_id text, p_number integer, p_at timestamptz,
     p_category text, p_status_class integer, p_latency_ms integer, p_step text
@@ -438,7 +438,6 @@ CREATE FUNCTION outlast.settle_delivery(
 DECLARE
     d outlast.webhook_deliveries;
 BEGIN
-    PERFORM set_config('synchronous_commit', 'off', true);
     PERFORM 1 FROM outlast.webhook_subscriptions s
     WHERE s.id = (SELECT w.subscription_id FROM outlast.webhook_deliveries w WHERE w.id = p_id AND w.fence = p_fence)
     FOR NO KEY UPDATE;
