@@ -161,9 +161,10 @@ class WebhookSubscriptions(Protocol):
 
         From this commit on, each append queues its matching events in its own commit; what lies
         between `start` and now is queued too, soon after. A refresh replaces the secret (a
-        different one stays valid beside it for `former_s`), the time and nothing else; a suspended
-        one becomes active and goes on where it stood. Raises TooManySubscriptions when the owner
-        has `most` others.
+        different one stays valid beside it for `former_s`) and the time, and is a sign of life: a
+        suspended one becomes active and goes on where it stood, the endpoint is tried at once, and
+        of what waits for another try the oldest thousand are due. Raises TooManySubscriptions when
+        the owner has `most` others.
         """
         ...
 
@@ -187,7 +188,7 @@ class WebhookSubscriptions(Protocol):
         ...
 
     async def resume(self, subscription_id: str) -> bool:
-        """Make a suspended one active as a refresh does, and let its endpoint be tried at once.
+        """What a refresh does beside secret and time, without its client.
 
         Idempotent. False for an unknown one.
         """

@@ -247,31 +247,36 @@ class Sender:
         retry_in_s = step.seconds if isinstance(step, schedule.RetryIn) else None
         if isinstance(step, schedule.Deactivate) and due.envelope != draft.ENDED:
             retry_in_s = GONE_PAUSE_S
+        # The breaker first: once this is settled, the next one might else be claimed in between.
+        is_hopeless = answer is not None and await self._note(due, answer)
         if not await self._stores.outbox.settle(due, attempt, retry_in_s):
             self.counts[LOST] += 1
             return
         self.counts[attempt.step] += 1
-        if answer is not None:
-            await self._note(due, answer)
         if isinstance(step, schedule.Deactivate):
             await self._suspend(due, "its endpoint says that it is gone")
+        elif is_hopeless:
+            await self._suspend(due, "its endpoint has failed for too long")
 
-    async def _note(self, due: DueDelivery, answer: schedule.Outcome) -> None:
-        """Tell the endpoint's breaker, on top of what others have told it meanwhile."""
+    async def _note(self, due: DueDelivery, answer: schedule.Outcome) -> bool:
+        """Tell the endpoint's breaker, on top of what others have told it meanwhile.
+
+        True when only its client can revive it.
+        """
+        is_hopeless = False
         known: Health | None = due.health
         while known is not None:
             before = _breaker(known)
             after = before.after(answer, self._now())
             if after == before:
                 break
-            told = known
-            known = await self._stores.outbox.note_health(due.url, told, _health(after))
-            if known is None and after.is_to_be_suspended(self._now()):
-                await self._suspend(due, "its endpoint has failed for too long")
+            known = await self._stores.outbox.note_health(due.url, known, _health(after))
+            is_hopeless = after.is_to_be_suspended(self._now())
         if schedule.category(answer) is None:
             self._failing.discard(due.url)
         else:
             self._failing.add(due.url)
+        return is_hopeless
 
     async def _suspend(self, due: DueDelivery, why: str) -> None:
         await self._stores.outbox.suspend(due.subscription_id)

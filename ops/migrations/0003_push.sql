@@ -309,6 +309,12 @@ BEGIN
     UPDATE outlast.webhook_endpoints SET open_until = least(open_until, instant), probing_until = NULL,
         revision = revision + 1
     WHERE url = found_url AND open_until IS NOT NULL;
+    -- Whoever comes back need not wait for the next try: the oldest of what failed are due now.
+    UPDATE outlast.webhook_deliveries SET due = instant
+    WHERE id IN (
+        SELECT d.id FROM outlast.webhook_deliveries d
+        WHERE d.subscription_id = p_id AND d.attempts > 0 AND d.due > instant AND NOT d.is_leased
+        ORDER BY d.position LIMIT 1000 FOR UPDATE SKIP LOCKED);
     PERFORM pg_notify('webhook_due', '');
     RETURN true;
 END $$;

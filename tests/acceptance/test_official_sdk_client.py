@@ -62,7 +62,8 @@ def payload(result: CallToolResult) -> dict[str, Any]:
 
 async def test_the_connection_is_modern_and_needs_no_session(client: Client):
     assert client.protocol_version == "2026-07-28"
-    assert client.server_capabilities.extensions == {"io.modelcontextprotocol/tasks": {}}
+    declared = {f"io.modelcontextprotocol/{name}": {} for name in ("tasks", "events")}
+    assert client.server_capabilities.extensions == declared
 
 
 async def test_the_tools_are_listed_as_the_upstream_describes_them(client: Client, plain: Client):

@@ -278,6 +278,18 @@ async def test_a_refresh_makes_a_breaker_let_a_probe_through(world: Rig):
     assert len(await world.claims()) == 1
 
 
+async def test_a_client_that_comes_back_need_not_wait_for_the_next_try(world: Rig):
+    await world.subscribes()
+    for _ in range(2):
+        await world.opened()
+    first, second = await world.claims()
+    await world.refuses(first)
+    assert await world.claims() == []
+    await world.subscribes()
+    assert place(await world.claims_one()) == place(first)  # the other is under way
+    assert await world.acks(second)
+
+
 async def test_deliveries_of_what_is_forgotten_end_as_one_gap(world: Rig):
     await world.subscribes()
     gone, kept = await world.started(), await world.opened()

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 import anyio
@@ -54,6 +54,16 @@ async def until_subscribed(folder: Path) -> None:
     await until(is_subscribed, PATIENCE_S)
 
 
+async def until_listening(port: int) -> None:
+    async def is_listening() -> bool:
+        with suppress(OSError):
+            await (await anyio.connect_tcp("127.0.0.1", port)).aclose()
+            return True
+        return False
+
+    await until(is_listening, PATIENCE_S)
+
+
 async def noted(client: RawClient, tmp_path: Path, text: str) -> str:
     """The id of a task that has ended."""
     task_id = await client.opened("note_task", {"path": str(tmp_path / "notes"), "text": text})
@@ -102,6 +112,7 @@ async def test_a_task_that_was_stored_and_not_printed_is_printed_after_a_kill(
         os.close(read)
         os.close(write)
     async with receiving(desk.url, tmp_path, port, "--unsubscribe") as ours:
+        await until_listening(port)  # what is refused meanwhile comes again, but not at once
         ended.append(await noted(client, tmp_path, "seventh"))
         lines = [await ours.line() for _ in ended]
         assert {line["delivery"]["data"]["taskId"] for line in lines} == set(ended)
