@@ -213,6 +213,13 @@ class PostgresOutbox:
         rows = await self._database.rows("SELECT count(*) FROM outlast.webhook_deliveries")
         return int(rows[0][0])
 
+    async def is_empty(self) -> bool:
+        """See `Outbox.is_empty`."""
+        rows = await self._database.rows(
+            "SELECT NOT EXISTS (SELECT 1 FROM outlast.webhook_deliveries)"
+        )
+        return bool(rows[0][0])
+
 
 def _attempt(row: Sequence[Any]) -> Attempt:
     *facts, task_id, version = row

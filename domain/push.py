@@ -320,3 +320,7 @@ class Outbox(Protocol):
     async def waiting(self) -> int:
         """How many deliveries wait, due or not."""
         ...
+
+    async def is_empty(self) -> bool:
+        """Whether none waits, due or not. Costs next to nothing."""
+        ...

@@ -29,11 +29,12 @@ from .vault import Vault
 
 SLOTS = 128
 LEASE_S = 30.0  # longer than an exchange may take, its wait for a place and the settling with it
-RECHECK_S = 1.0  # for what becomes due by itself, and for lost signals
+RECHECK_S = 1.0  # for what becomes due by itself
+QUIET_S = 15.0  # and where nothing waits at all: the signal tells of what comes
 CLAIM_PAUSE_S = 0.01  # claims one by one would cost more than they bring
 BUSY_PAUSE_S = 1.0  # before a delivery is tried again whose host had no place free
 GONE_PAUSE_S = 60.0  # what met "gone" waits on like the rest; it is suspended long before
-SWEEP_S = 1.0
+SWEEP_S = 5.0
 STORE_PAUSE_S = 0.5
 DRAIN_S_MAX = 5.0
 HASH_LENGTH = 24
@@ -133,7 +134,8 @@ class Sender:
                 await asyncio.sleep(max(CLAIM_PAUSE_S, loop.time() - begun))
                 if claimed:
                     continue
-                heard = asyncio.ensure_future(wakeup.wait(RECHECK_S))
+                pause_s = QUIET_S if await self._stores.outbox.is_empty() else RECHECK_S
+                heard = asyncio.ensure_future(wakeup.wait(pause_s))
                 freed = asyncio.ensure_future(self._freed.wait())
                 try:
                     await asyncio.wait({heard, freed}, return_when=asyncio.FIRST_COMPLETED)

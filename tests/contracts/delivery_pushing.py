@@ -85,6 +85,9 @@ class MortalOutbox:
     async def sweep(self) -> bool:
         return await self._living.sweep()
 
+    async def is_empty(self) -> bool:
+        return await self._living.is_empty()
+
     @property
     def _living(self) -> PostgresOutbox:
         if self.is_dead:
@@ -197,6 +200,7 @@ def impatient() -> Iterator[None]:
         patch.setattr(breaker, "OPEN_S_MAX", 2 * RETRY_S)
         patch.setattr(sender, "LEASE_S", LEASE_S)
         patch.setattr(sender, "RECHECK_S", RETRY_S)
+        patch.setattr(sender, "QUIET_S", RETRY_S)
         patch.setattr(sender, "BUSY_PAUSE_S", RETRY_S)
         patch.setattr(sender, "STORE_PAUSE_S", RETRY_S)
         patch.setattr(sender, "DRAIN_S_MAX", 0.1)

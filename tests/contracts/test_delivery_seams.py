@@ -148,7 +148,7 @@ async def test_an_endpoint_that_is_well_is_posted_each_change_once_and_in_order(
     that is not queued; a newer state told under an older version; no signal for the sender. And
     found: what became free during a claim waited until the sender looked again by itself.
     """
-    for pause in ("LEASE_S", "RECHECK_S"):  # nothing is found by looking again
+    for pause in ("LEASE_S", "RECHECK_S", "QUIET_S"):  # nothing is found by looking again
         monkeypatch.setattr(sender, pause, NEVER_S)
     task_id = new_id()
     history = unroll([task_id], [ANN], [STARTS, *[PROGRESSES] * 12])

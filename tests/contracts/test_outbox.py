@@ -310,9 +310,11 @@ async def test_a_resend_meets_a_scheduled_retry_and_is_not_doubled(world: Rig):
 
 async def test_what_waits_is_counted_due_or_not(world: Rig):
     await world.subscribes()
+    assert await world.outbox.is_empty()
     await world.started()
     await world.refuses(await world.claims_one(), LONG_S)
     assert await world.outbox.waiting() == 2
+    assert not await world.outbox.is_empty()
     stored = await world.one.subscriptions.get("sub")
     assert stored is not None
     assert (stored.waiting, stored.last_error) == (2, "http_5xx")
