@@ -7,15 +7,17 @@ first, so that slow polling misses none.
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, cast
 
 from ..domain import errors
+from ..domain.clienting import STATUSES, Backstop, Server, TaskExpired
 from ..domain.ports import TaskView
 from .feed import Feed
 from .frames import VERSION_META_KEY, TaskState, task_state
 from .port import AFTER_META_KEY, Change
-from .remote import Remote
 from .source import Backoff, Place
 
 CHANGES_META_KEY = "dev.outlast/changes"
@@ -56,27 +58,33 @@ def _task(wire: bytes) -> dict[str, Any]:
 
 
 class PollingSource:
-    """`StatusSource` by `tasks/get`, at the pace that the server suggests, within bounds."""
+    """`StatusSource` by `tasks/get`, at the pace that the server suggests, within bounds.
 
-    def __init__(self, remote: Remote) -> None:
+    Also ends, with TaskExpired, when the task's time to live is over and nothing has come of it.
+    """
+
+    def __init__(self, remote: Server) -> None:
         self._remote = remote
 
     async def watch(self, task_id: str, after: int = 0) -> AsyncGenerator[TaskState]:
         """See `StatusSource.watch`."""
-        place, backoff = Place(after), Backoff()
+        place, backoff, backstop = Place(after), Backoff(), Backstop()
         while True:
             try:
                 answer = await self._poll(task_id, place.version)
+                states, has_more = _read(answer, task_id)
+                news = [state for state in states if place.is_new(state)]
+                backstop.told(answer, time.monotonic())
             except errors.OutlastError as error:
+                _give_up_if(backstop)
                 await backoff.pause(error)
                 continue
             backoff.succeeded()
-            states, has_more = _read(answer)
-            for state in states:
-                if place.is_new(state):
-                    yield state
-                if state.is_terminal:  # an old one too: the watch began after the end
-                    return
+            for state in news:
+                yield state
+            if any(state.is_terminal for state in states):  # an old one: we began after the end
+                return
+            _give_up_if(backstop)
             if not has_more:
                 await asyncio.sleep(interval_ms(answer) / 1000)
 
@@ -85,19 +93,33 @@ class PollingSource:
         return await self._remote.request("tasks/get", {"taskId": task_id, "_meta": meta})
 
 
-def interval_ms(task: Mapping[str, Any]) -> int:
+def _give_up_if(backstop: Backstop) -> None:
+    if backstop.is_over(time.monotonic()):
+        raise TaskExpired
+
+
+def interval_ms(task: Mapping[str, Any]) -> float:
     """What the server suggests, if it is a sensible number, within our floor and ceiling."""
     suggested = task.get("pollIntervalMs")
-    if not isinstance(suggested, int) or isinstance(suggested, bool) or suggested <= 0:
+    if not isinstance(suggested, int | float) or isinstance(suggested, bool):
+        return INTERVAL_MS_DEFAULT
+    if not 0 < suggested < math.inf:
         return INTERVAL_MS_DEFAULT
     return min(max(suggested, INTERVAL_MS_MIN), INTERVAL_MS_MAX)
 
 
-def _read(answer: Mapping[str, Any]) -> tuple[list[TaskState], bool]:
-    """The states in an answer, oldest first, and whether the next poll brings more at once."""
+def _read(answer: Mapping[str, Any], task_id: str) -> tuple[list[TaskState], bool]:
+    """The states in an answer, oldest first, and whether the next poll brings more at once.
+
+    Raises ConnectionLost for an answer that is no task, or another one.
+    """
     meta = cast(Mapping[str, Any], answer.get("_meta") or {})
     between = cast(list[Mapping[str, Any]], meta.get(CHANGES_META_KEY) or [])
     states = [task_state(change) for change in between]
-    if meta.get(MORE_META_KEY) is True:
-        return states, True
-    return [*states, task_state(answer)], False
+    has_more = meta.get(MORE_META_KEY) is True
+    if not has_more:
+        states.append(task_state(answer))
+    for state in states:
+        if state.task.get("taskId") != task_id or state.task.get("status") not in STATUSES:
+            raise errors.ConnectionLost("the server answered with what is not this task")
+    return states, has_more

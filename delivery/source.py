@@ -2,32 +2,35 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
-from datetime import datetime
-from typing import Protocol
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from ..domain import errors
-from .frames import TaskState
+from ..domain.clienting import INVALID_PARAMS, Place, StatusSource
+
+__all__ = ["INVALID_PARAMS", "Backoff", "Place", "StatusSource", "impatient", "is_final"]
 
 BACKOFF_S_FIRST = 0.2
 BACKOFF_S_MAX = 10.0
-INVALID_PARAMS = -32602
 
 # Answers that a later attempt will not change: the task is not there (for us), or we may not ask.
-_FINAL_CODES = frozenset({INVALID_PARAMS, -32021, -32022, 401, 403})
+_FINAL_CODES = frozenset({INVALID_PARAMS, 401, 403})
+
+_is_impatient: ContextVar[bool] = ContextVar("outlast_is_impatient", default=False)
 
 
-class StatusSource(Protocol):
-    """One way to learn of a task's changes."""
+@contextmanager
+def impatient() -> Generator[None]:
+    """What is run in here does not pause and try again: its first failure is raised.
 
-    def watch(self, task_id: str, after: int = 0) -> AsyncGenerator[TaskState]:
-        """Every state after the version, in order, none older than one already given; then the end.
-
-        Reconnects by itself, for ever, with a capped back-off, and reads the present state after
-        each reconnect. Close it (`aclosing`) to stop earlier. Raises RequestRefused when the server
-        says that there is no such task, or that we may not ask.
-        """
-        ...
+    For whoever has another way at hand, and would lose time by waiting for this one.
+    """
+    token = _is_impatient.set(True)
+    try:
+        yield
+    finally:
+        _is_impatient.reset(token)
 
 
 class Backoff:
@@ -42,31 +45,13 @@ class Backoff:
 
     async def pause(self, error: errors.OutlastError) -> None:
         """Wait before the next attempt. Raises the error if no attempt can mend it."""
-        if isinstance(error, errors.RequestRefused) and error.code in _FINAL_CODES:
+        if _is_impatient.get() or is_final(error):
             raise error
         ceiling_s = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
         await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))  # noqa: S311 - not a secret
 
 
-class Place:
-    """Where a watcher is in a task: drops what is repeated, and what is older than what it saw."""
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-        self._updated_at: datetime | None = None
-
-    def is_new(self, state: TaskState) -> bool:
-        """Whether the state moves the watcher on; if so, it is there now."""
-        if state.version is not None:
-            if state.version <= self.version:
-                return False
-            self.version = state.version
-            return True
-        # A server that tells no versions: a state is as old as its stamp. Instants are compared,
-        # not their spelling, which two replicas need not share.
-        updated_at = datetime.fromisoformat(str(state.task["lastUpdatedAt"]))
-        if self._updated_at is not None and updated_at < self._updated_at:
-            return False
-        self._updated_at = updated_at
-        return True
+def is_final(error: errors.OutlastError) -> bool:
+    """Whether the server has said what no later attempt will change."""
+    return isinstance(error, errors.RequestRefused) and error.code in _FINAL_CODES
