@@ -139,8 +139,6 @@ async def test_an_endpoint_that_is_left_in_peace_is_tried_at_once_for_an_operato
     assert ours.id in await ids_of(made, "failing")
     endpoint.behaves = lambda _: 204
     assert (await made.post(f"/{ours.id}/resume")).json()["breaker"]["state"] == "half_open"
-    event = {"event": endpoint.events[0].webhook_id}
-    assert (await made.post(f"/{ours.id}/resend", event)).json() == {"queued": 1}
     await endpoint.got(2)
     await made.until_shown(ours.id, breaker="closed", waiting=0)
     attempts = (await made.get(f"/{ours.id}/attempts")).json()["attempts"]
