@@ -1,4 +1,4 @@
-"""The `outlast` command: serve, worker, db, token, webhooks, receive, demo."""
+"""The `outlast` command: what serves, what calls, what looks after them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from ... import __version__
 from ...domain import draft, errors
 from ..receiving import Wanted
-from . import processes, receive as receiving, webhooks
+from . import client, processes, receive as receiving, webhooks
 
 Config = Annotated[
     Path | None,
@@ -28,7 +28,6 @@ app = typer.Typer(
     help="A durable task service in front of any MCP server.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 database = typer.Typer(help="Look after the task store.", no_args_is_help=True)
 token = typer.Typer(help="Make static bearer tokens.", no_args_is_help=True)
@@ -136,6 +135,9 @@ def show_demo(
 ) -> None:
     """Run a small CI pipeline as a durable task, and watch it live."""
     raise typer.Exit(processes.demo(approve, keep))
+
+
+client.register(app)
 
 
 @app.callback(invoke_without_command=True)

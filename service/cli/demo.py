@@ -1,15 +1,15 @@
 """A newcomer's first look: one pipeline as a task, watched and answered over plain HTTP.
 
-Nothing of Outlast is imported here. What is sent is all that a client has to know: call a tool, get
-a task id, ask how it is going, answer what it asks, read the result. Starting the server and making
-a database are not in this file.
+What is sent here is all that a client has to know: call a tool, get a task id, ask how it is going,
+answer what it asks, read the result. Beside it the same task is watched by every way that Outlast
+has, which is `ways`. Starting the server and making a database are not in this file.
 """
 
 import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
+
+from .client.reach import Via
+from .client.ways import WAYS, watched
 
 TOOL = "run_ci_pipeline"
 PROTOCOL = "2026-07-28"
@@ -94,7 +97,12 @@ def _last_message(reply: httpx2.Response) -> Json:
 
 
 async def run_demo(
-    base_url: str, *, approve: bool | None, repository: Path, console: Console
+    base_url: str,
+    *,
+    approve: bool | None,
+    repository: Path,
+    console: Console,
+    ways: Sequence[Via] = WAYS,
 ) -> int:
     """Run the pipeline of `repository` as a task of the server at `base_url`; 0 when it passed.
 
@@ -110,7 +118,12 @@ async def run_demo(
                 return _show_result(answer, console)
             console.print(f"It is a task now: [bold cyan]{answer['taskId']}[/]")
             console.print("[dim]This id is all that a client has to keep in the meantime.[/]")
-            return _show_end(await _follow(wire, answer, approve, console), console)
+            async with watched(base_url, answer["taskId"], ways) as heard:
+                task = await _follow(wire, answer, approve, console)
+            code = _show_end(task, console)
+            if ways:
+                console.print(heard.table())
+            return code
     except (CallRefused, httpx2.HTTPError, orjson.JSONDecodeError) as error:
         console.print(f"[red]{type(error).__name__}:[/] {escape(str(error))}")
         return 1

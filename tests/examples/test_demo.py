@@ -69,7 +69,7 @@ async def play(script: Script, approve: bool | None = True) -> tuple[int, str]:
     with anyio.fail_after(20):
         async with served(script) as url:
             code = await run_demo(
-                url, approve=approve, repository=Path("/project"), console=console
+                url, approve=approve, repository=Path("/project"), console=console, ways=()
             )
     return code, out.getvalue()
 
