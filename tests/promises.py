@@ -21,6 +21,7 @@ DURABLE_CORE = "Issue 1, the durable core"
 DELIVERY = "Issue 2, the delivery layer"
 PUSH = "Issue 3, webhooks and events"
 EVENTS_DRAFT = "Triggers & Events draft"
+CLIENT = "Issue 4, the client"
 DESIGN = "docs/architecture.md"
 
 PROMISES = (
@@ -293,6 +294,37 @@ PROMISES = (
         "callbacks-count-once",
         "A callback counts once, for the attempt that it belongs to, and never after the end.",
         f"{PUSH}: callbacks in",
+    ),
+    # The client
+    Promise(
+        "client-loses-no-task",
+        "A client killed at any step finds its task again, and the tool has run at most once.",
+        f"{CLIENT}: the journal",
+    ),
+    Promise(
+        "every-source-gives-the-same",
+        "Whatever way a client waits by, it gets the same results, errors and questions.",
+        f"{CLIENT}: proof",
+    ),
+    Promise(
+        "client-asks-once",
+        "No question is put twice, across polls, restarts and sources.",
+        f"{CLIENT}: input handlers",
+    ),
+    Promise(
+        "client-drives-any-server",
+        "The client works with a server of the tasks extension that we did not write.",
+        f"{CLIENT}: proof",
+    ),
+    Promise(
+        "servers-cannot-control-the-terminal",
+        "Nothing that a server says reaches a terminal as a command.",
+        "docs/client.md",
+    ),
+    Promise(
+        "client-page-runs",
+        "Every command and every program of the client's page runs as it stands there.",
+        "docs/client.md",
     ),
     # People and code
     Promise(

@@ -150,6 +150,23 @@ def test_the_receiver_of_the_text_prints_the_end_of_a_call(
     assert (event["name"], event["data"]["status"]) == ("task.finished", "completed")
 
 
+def test_the_client_of_the_text_prints_what_the_tool_said(
+    folder: Path, environment: dict[str, str]
+):
+    port = free_port()
+    serve = on_port(block_with("--upstream").strip(), port)
+    with running(serve, folder, environment):
+        said = subprocess.run(
+            ["sh", "-c", block_with("outlast call")],
+            cwd=folder,
+            env={**environment, "OUTLAST_SERVER": f"http://127.0.0.1:{port}/mcp"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "Waited 3 s" in said.stdout
+
+
 def until_subscribed(url: str) -> None:
     """Return once the server has stored a subscription."""
     give_up_at = time.monotonic() + START_S_MAX
@@ -196,6 +213,7 @@ def test_no_command_of_the_text_is_left_untried():
         "outlast serve",
         "outlast worker",
         "outlast receive",
+        "outlast call",
         "outlast db upgrade",
         "curl",
     )

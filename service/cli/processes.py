@@ -248,5 +248,6 @@ def _demo_config() -> Config:
         f"[upstreams.ci]\ncommand = {command}\n"
         f'env = {{ CI_SERVER_STATE_KEY = "{secrets.token_hex(32)}" }}\n'
         '[tools.run_ci_pipeline]\nrun = "task"\npoll_interval = "500ms"\n'
+        "[events]\ndevelopment = true\n"
     )
     return configuration.parse(text, "demo")

@@ -67,6 +67,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.promise("client-loses-no-task")
 @pytest.mark.parametrize(("step", "shown", "again"), STEPS, ids=[step for step, _, _ in STEPS])
 async def test_after_a_kill_the_task_is_found_and_runs_once(
     scene: Scene, step: str, shown: int, again: int
@@ -83,6 +84,7 @@ async def test_after_a_kill_the_task_is_found_and_runs_once(
     assert scene.lines("greeted") == ["greeted"]
 
 
+@pytest.mark.promise("client-loses-no-task")
 @pytest.mark.parametrize(("step", "greeted"), [("before begin", []), ("after end", ["greeted"])])
 async def test_before_the_intent_and_after_the_end_nothing_is_owed(
     scene: Scene, step: str, greeted: list[str]
@@ -106,6 +108,7 @@ async def test_an_answer_on_the_call_itself_survives_a_kill(scene: Scene):
     assert scene.lines("greeted") == ["greeted"]
 
 
+@pytest.mark.promise("client-loses-no-task")
 @pytest.mark.parametrize("via", VIAS)
 async def test_every_source_resumes_what_another_began(scene: Scene, via: Via):
     (scene.folder / "file").write_text("done")

@@ -48,6 +48,7 @@ async def url() -> AsyncIterator[str]:
         await process.wait()
 
 
+@pytest.mark.promise("client-drives-any-server")
 @both
 async def test_a_task_is_polled_to_its_result_and_a_plain_call_answers(url: str, via: Via):
     async with client_of(url, via) as client:
@@ -70,6 +71,7 @@ async def test_updates_tell_no_state_twice(url: str, via: Via):
     assert told[-1]["status"] == "completed"
 
 
+@pytest.mark.promise("client-drives-any-server")
 @both
 async def test_each_question_of_a_task_is_asked_once(url: str, via: Via):
     person = Person()
@@ -90,6 +92,7 @@ async def test_questions_before_the_result_are_asked_on_the_call(url: str):
     assert sorted(person.asked) == sorted(required.value.requests) == ["first", "second"]
 
 
+@pytest.mark.promise("client-drives-any-server")
 @both
 async def test_a_cancelled_task_raises_that_it_was(url: str, via: Via):
     async with client_of(url, via) as client:
@@ -99,6 +102,7 @@ async def test_a_cancelled_task_raises_that_it_was(url: str, via: Via):
             await handle.result(PATIENCE_S)
 
 
+@pytest.mark.promise("client-drives-any-server")
 @both
 async def test_a_failed_task_raises_the_very_error_and_an_error_result_is_one(url: str, via: Via):
     async with client_of(url, via) as client:

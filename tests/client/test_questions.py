@@ -53,6 +53,7 @@ class Parked(Play):
         return completed() if self._polls > self._lag else asking(*self._open)
 
 
+@pytest.mark.promise("client-asks-once")
 async def test_a_key_is_asked_once_however_often_it_is_seen():
     play, person = Parked("a", "b", lag=5), Person()
     async with playing(play, Handlers(any=person)) as client:
@@ -73,6 +74,7 @@ async def test_an_answer_is_written_down_and_sent_until_it_is_taken():
     assert (entry.task_id, entry.ended, entry.answers) == ("t", "completed", {})
 
 
+@pytest.mark.promise("client-asks-once")
 async def test_what_an_earlier_process_answered_is_sent_and_not_asked():
     play, person, journal = Parked("a", "b"), Person(), MemoryJournal()
     async with playing(play, Handlers(any=person), journal) as client:

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.anyio
 every_way = pytest.mark.parametrize("via", VIAS)
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 @every_way
 async def test_a_fast_and_a_slow_tool_give_their_results(lone: World, via: Via):
     async with client_of(lone.url, via) as client:
@@ -36,6 +37,7 @@ async def test_a_fast_and_a_slow_tool_give_their_results(lone: World, via: Via):
         assert await text_of(slow) == "later"  # asked again, it is known
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 @every_way
 async def test_updates_tell_each_state_once_and_in_order(lone: World, via: Via):
     async with client_of(lone.url, via) as client:
@@ -49,6 +51,7 @@ async def test_updates_tell_each_state_once_and_in_order(lone: World, via: Via):
     assert [state.is_terminal for state in told].count(True) == 1
 
 
+@pytest.mark.promise("client-asks-once")
 @every_way
 async def test_a_question_is_asked_once(lone: World, via: Via, tmp_path: Path):
     person = Person()
@@ -59,6 +62,7 @@ async def test_a_question_is_asked_once(lone: World, via: Via, tmp_path: Path):
     assert (tmp_path / "lines").read_text() == "greeted\n"
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 @every_way
 async def test_partial_answers_are_sent_as_they_come(lone: World, via: Via):
     """The second question is answered only once the server has the answer to the first."""
@@ -75,6 +79,7 @@ async def test_partial_answers_are_sent_as_they_come(lone: World, via: Via):
         assert await text_of(handle) == "first and second"
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 @every_way
 async def test_a_failed_task_raises_the_very_error(lone: World, via: Via):
     async with client_of(lone.url, via) as client:
@@ -89,6 +94,7 @@ async def test_a_failed_task_raises_the_very_error(lone: World, via: Via):
     )
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 @every_way
 async def test_a_cancelled_task_raises_that_it_was(lone: World, via: Via, tmp_path: Path):
     async with client_of(lone.url, via) as client:
@@ -129,6 +135,7 @@ async def until_status(world: World, task_id: str, status: str) -> None:
         assert (await raw.until_status(task_id, status))["status"] == status
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 async def test_a_replica_is_switched_under_every_source(lone: World, tmp_path: Path):
     texts: list[str] = []
     async with lone.server("--no-work"), AsyncExitStack() as stack:
@@ -145,6 +152,7 @@ async def test_a_replica_is_switched_under_every_source(lone: World, tmp_path: P
     assert texts == ["done"] * len(VIAS)
 
 
+@pytest.mark.promise("every-source-gives-the-same")
 async def test_the_server_is_restarted_under_every_source(lone: World, tmp_path: Path):
     """The tasks run on elsewhere; the address has no server for a while, then another one."""
     async with AsyncExitStack() as stack:

@@ -170,6 +170,7 @@ async def test_a_question_that_another_process_answers_is_taken_away(cli: Cli):
         assert await terminal.ended() == 0
 
 
+@pytest.mark.promise("servers-cannot-control-the-terminal")
 async def test_nothing_that_a_server_says_reaches_the_terminal_as_a_command(cli: Cli):
     async with cli.at_terminal("call", "hostile") as terminal:
         await terminal.see("evil question")

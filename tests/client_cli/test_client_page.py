@@ -64,6 +64,7 @@ async def run(words: list[str], folder: Path, server: Serving) -> tuple[int, str
     return done.returncode, done.stdout.decode()
 
 
+@pytest.mark.promise("client-page-runs")
 async def test_the_commands_of_the_text_do_what_it_says(cli: Cli):
     task_id = ""
     for command, code in zip(COMMANDS, CODES, strict=True):
@@ -78,6 +79,7 @@ async def test_the_commands_of_the_text_do_what_it_says(cli: Cli):
             assert "deploy: passed" in done.out
 
 
+@pytest.mark.promise("client-page-runs")
 async def test_every_program_of_the_text_runs(tmp_path: Path, server: Serving):
     at_once = anyio.CapacityLimiter(AT_ONCE)
 

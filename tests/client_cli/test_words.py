@@ -105,6 +105,7 @@ def test_a_json_object_comes_from_the_option_or_from_its_file(tmp_path: Path):
             arguments.json_object(wrong, "--arguments")
 
 
+@pytest.mark.promise("servers-cannot-control-the-terminal")
 @pytest.mark.parametrize(
     ("said", "shown"),
     [

@@ -10,12 +10,13 @@ import httpx2
 import orjson
 from websockets.asyncio.client import connect
 
-from outlast.delivery.frames import LISTEN, TaskState
+from outlast.delivery.frames import LISTEN
 from outlast.delivery.listen import ListenSource, listen_params
 from outlast.delivery.polling import PollingSource
 from outlast.delivery.remote import Remote
 from outlast.delivery.source import StatusSource
 from outlast.delivery.websocket import WebSocketSource
+from outlast.domain.clienting import TaskState
 from outlast.tests.contracts.delivery_histories import Fault, Receiving
 from outlast.tests.contracts.delivery_receiving import Station, station
 from outlast.tests.contracts.delivery_wire import Wire

@@ -16,12 +16,12 @@ import anyio
 import httpx2
 import pytest
 
-from outlast.delivery.frames import TaskState
 from outlast.delivery.listen import ListenSource
 from outlast.delivery.polling import PollingSource
 from outlast.delivery.remote import Remote
 from outlast.delivery.source import StatusSource
 from outlast.delivery.websocket import WebSocketSource
+from outlast.domain.clienting import TaskState
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos.nodes import Node
 from outlast.tests.service.conftest import desk_config
