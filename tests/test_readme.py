@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import psycopg
 import pytest
 
 from outlast.service import config
+from outlast.tests.support import ports
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,11 +50,6 @@ def folder(tmp_path: Path) -> Path:
 def environment(database_url: str) -> dict[str, str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "OUTLAST_DATABASE_URL": database_url}
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 @contextmanager
@@ -99,7 +94,7 @@ def on_port(command: str, port: str) -> str:
 def test_the_served_example_answers_the_call_that_the_text_sends(
     folder: Path, environment: dict[str, str]
 ):
-    port = free_port()
+    port = str(ports.free_port())
     serve = on_port(block_with("--upstream").strip(), port)
     call = block_with("curl").replace(f":{PORT_IN_TEXT}/", f":{port}/")
     with running(serve, folder, environment) as line:
@@ -115,7 +110,7 @@ def test_without_a_database_url_a_store_of_its_own_appears_under_the_folder(
     folder: Path, environment: dict[str, str]
 ):
     del environment["OUTLAST_DATABASE_URL"]
-    serve = on_port(block_with("--upstream").strip(), free_port())
+    serve = on_port(block_with("--upstream").strip(), str(ports.free_port()))
     with running(serve, folder, environment) as line:
         assert line.startswith("outlast: serving ")
         assert (folder / ".outlast").is_dir()
@@ -126,7 +121,7 @@ def test_the_configuration_of_the_text_is_valid_and_served(
 ):
     (folder / "outlast.toml").write_text(block_with("[upstreams.ci]", "toml"))
     assert config.read(folder / "outlast.toml").policies.of("run_ci_pipeline").run == "task"
-    port = free_port()
+    port = str(ports.free_port())
     serve = on_port(block_with("--host 127.0.0.1").strip(), port)
     with running(serve, folder, environment):
         assert httpx2.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
@@ -136,13 +131,13 @@ def test_the_receiver_of_the_text_prints_the_end_of_a_call(
     folder: Path, environment: dict[str, str]
 ):
     (folder / "outlast.toml").write_text(block_with("[upstreams.ci]", "toml"))
-    port = free_port()
+    port = str(ports.free_port())
     serve = on_port(block_with("--host 127.0.0.1").strip(), port)
     call = block_with("curl").replace(f":{PORT_IN_TEXT}/", f":{port}/")
     receive = block_with("outlast receive").strip().replace(f":{PORT_IN_TEXT}/", f":{port}/")
     with (
         running(serve, folder, environment),
-        started(f"{receive} --port {free_port()}", folder, environment) as receiver,
+        started(f"{receive} --port {ports.free_port()!s}", folder, environment) as receiver,
     ):
         until_subscribed(environment["OUTLAST_DATABASE_URL"])
         subprocess.run(["sh", "-c", call], env=environment, capture_output=True, check=True)
@@ -153,7 +148,7 @@ def test_the_receiver_of_the_text_prints_the_end_of_a_call(
 def test_the_client_of_the_text_prints_what_the_tool_said(
     folder: Path, environment: dict[str, str]
 ):
-    port = free_port()
+    port = str(ports.free_port())
     serve = on_port(block_with("--upstream").strip(), port)
     with running(serve, folder, environment):
         said = subprocess.run(
@@ -179,7 +174,7 @@ def test_more_processes_work_on_one_database(folder: Path, environment: dict[str
     (folder / "outlast.toml").write_text(block_with("[upstreams.ci]", "toml"))
     serve, worker, upgrade = block_with("outlast worker").strip().splitlines()
     subprocess.run(["sh", "-c", upgrade], cwd=folder, env=environment, check=True)
-    with running(on_port(serve, free_port()), folder, environment) as line:
+    with running(on_port(serve, str(ports.free_port())), folder, environment) as line:
         assert line.startswith("outlast: serving ")
         with running(worker, folder, environment) as said:
             assert said == "outlast worker: waiting for tasks\n"

@@ -119,6 +119,7 @@ class Subscriber:
         self._may_exist = record is not None
         self._granted_until: datetime | None = None
         self._is_over = anyio.Event()
+        self._turn = asyncio.Lock()  # else letting go could overtake a refresh that is under way
         if record is not None:
             shared.keyring.bind(record.subscription_id, self._key)
 
@@ -149,7 +150,7 @@ class Subscriber:
     async def subscribe(self) -> Grant:
         """One call, to make it or to refresh it. Raises RemoteError, StoreUnavailable."""
         beside = await self._beside()
-        async with self._shared.turns:
+        async with self._shared.turns, self._turn:
             with self._shared.keyring.expecting(self._key):
                 grant = await self._ask(self._params(beside))
                 # No delivery that follows the answer may meet a keyring that does not know it.
@@ -174,8 +175,9 @@ class Subscriber:
         wish = self._wish
         params = {"name": wish.name, "arguments": wish.arguments, "delivery": {"url": wish.url}}
         try:
-            if self._may_exist:
-                await self._shared.remote.request(draft.UNSUBSCRIBE, params)
+            async with self._turn:
+                if self._may_exist:
+                    await self._shared.remote.request(draft.UNSUBSCRIBE, params)
         except errors.RequestRefused as error:
             if error.code != draft.NOT_FOUND:
                 raise

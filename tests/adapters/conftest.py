@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 import pytest
 
 from outlast.adapters.upstream import McpUpstreams
-from outlast.tests.support.upstreams import EVERY_WAY, free_port, http_server, reached
+from outlast.tests.support.ports import free_port
+from outlast.tests.support.upstreams import EVERY_WAY, http_server, reached
 
 
 @pytest.fixture(scope="module")

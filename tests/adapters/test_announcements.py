@@ -16,12 +16,12 @@ import pytest
 from outlast.adapters.announcements import UpstreamAnnouncements
 from outlast.adapters.upstream import McpUpstreams, UpstreamSettings
 from outlast.domain.ports import Announcements, Wakeup
+from outlast.tests.support.ports import free_port
 from outlast.tests.support.upstreams import (
     EVERY_WAY,
     SERVERS,
     WAIT_S,
     Era,
-    free_port,
     http_server,
     is_alive,
     outcome,

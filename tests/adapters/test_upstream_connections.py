@@ -21,13 +21,13 @@ from outlast.domain.ports import (
     HeldAsk,
     Returned,
 )
+from outlast.tests.support.ports import free_port
 from outlast.tests.support.upstreams import (
     FORM,
     WAIT_S,
     Era,
     begin,
     first,
-    free_port,
     hear,
     http_server,
     is_alive,

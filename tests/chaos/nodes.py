@@ -5,7 +5,6 @@ Whatever a test does, leaving a `cluster` leaves no process behind: each one is 
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import httpx2
 
 from outlast.tests.acceptance.waiting import until
+from outlast.tests.support.ports import free_port
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
 READY_S_MAX = 40.0
@@ -134,7 +134,7 @@ class Cluster:
     def __init__(self, folder: Path, database_url: str) -> None:
         self.folder, self.database_url = folder, database_url
         self.journal = folder / "journal"
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._config = folder / "outlast.toml"
         self._config.write_text(_config())
@@ -221,12 +221,6 @@ def _config() -> str:
     lines = ["[upstreams.new]", command, "[upstreams.old]", command, 'era = "legacy"']
     lines += ["[defaults]", 'run = "task"', 'poll_interval = "50ms"', 'ttl = "10m"']
     return "\n".join(lines) + "\n"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _pids() -> Iterator[int]:

@@ -26,8 +26,9 @@ from outlast.tests.chaos.nodes import Node
 from outlast.tests.delivery.posting import bound, url_of
 from outlast.tests.delivery.webhook_world import KEY, SECRET, Hook, World, hook, world
 from outlast.tests.support.hasty import hasty
+from outlast.tests.support.ports import free_port
 from outlast.tests.support.publishing import Publisher
-from outlast.tests.support.serving import command_of, free_port
+from outlast.tests.support.serving import command_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("webhooks-outlive-their-sender")]
 

@@ -15,7 +15,7 @@ from outlast.domain.clienting import InputRequired, TaskCancelled, TaskExpired, 
 from outlast.service.client.client import Via
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.client.world import PATIENCE_S, Person, called, client_of, text_of
-from outlast.tests.support.serving import free_port
+from outlast.tests.support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from outlast.service.cli.client import ways
 from outlast.tests.acceptance.waiting import until_file_says
 from outlast.tests.client_cli.conftest import Cli
-from outlast.tests.support.serving import free_port
+from outlast.tests.support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 

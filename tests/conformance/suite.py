@@ -11,7 +11,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from outlast.tests.support.ports import free_port
 
 HERE = Path(__file__).resolve().parent
 INSTALLED = HERE.parents[1] / ".node" / "conformance"
@@ -178,7 +179,7 @@ def outlast_served(database_url: str | None) -> Iterator[str]:
         folder = Path(name)
         # The policy names the fixture by its bare file name.
         (folder / "fixture_server.py").symlink_to(HERE / "fixture_server.py")
-        port, log = _free_port(), folder / "log"
+        port, log = free_port(), folder / "log"
         with log.open("wb") as sink:
             server = subprocess.Popen(
                 _serve(port),
@@ -209,12 +210,6 @@ def _environment(database_url: str | None) -> dict[str, str]:
     if database_url:
         kept["OUTLAST_DATABASE_URL"] = database_url
     return kept
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -23,7 +23,7 @@ from outlast.tests.delivery.receiving import (
     Half,
     receiving,
 )
-from outlast.tests.support.serving import free_port
+from outlast.tests.support.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("receiver-stores-before-it-says-yes")]
 

@@ -17,7 +17,8 @@ from outlast.domain.events import TaskEvent, WorkDelegated, WorkStarted
 from outlast.examples import build_farm, farm_tool
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.mcp import RawClient, http_client
-from outlast.tests.support.serving import Serving, free_port, serving
+from outlast.tests.support.ports import free_port
+from outlast.tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 

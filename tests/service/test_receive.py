@@ -15,8 +15,8 @@ import pytest
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.events_server import EventsServer, Refusal, events_server
 from outlast.tests.support import receiving as support
+from outlast.tests.support.ports import free_port
 from outlast.tests.support.receiving import PATIENCE_S, Receiving, full_pipe
-from outlast.tests.support.serving import free_port
 
 pytestmark = pytest.mark.anyio
 

@@ -20,8 +20,9 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.posting import now, served
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.mcp import RawClient, http_client
+from outlast.tests.support.ports import free_port
 from outlast.tests.support.receiving import PATIENCE_S, full_pipe, receiving
-from outlast.tests.support.serving import Serving, free_port, serving
+from outlast.tests.support.serving import Serving, serving
 
 pytestmark = pytest.mark.anyio
 

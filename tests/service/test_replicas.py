@@ -27,8 +27,8 @@ from outlast.tests.chaos.nodes import Node
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.balancer import Balancer, balancing
 from outlast.tests.support.mcp import RawClient, http_client
+from outlast.tests.support.ports import free_port
 from outlast.tests.support.publishing import publishing
-from outlast.tests.support.serving import free_port
 from outlast.tests.support.streams import AFTER, VERSION
 
 pytestmark = pytest.mark.anyio

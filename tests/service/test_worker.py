@@ -1,7 +1,6 @@
 """The worker on a real PostgreSQL and real upstream processes: slots, cancels, limits, leases."""
 
 import secrets
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -25,6 +24,7 @@ from outlast.service.config import Config, Upstream
 from outlast.service.policy import Policies, Policy
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos import nodes
+from outlast.tests.support.ports import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -332,12 +332,6 @@ async def test_a_task_of_an_unknown_upstream_waits_for_a_worker_that_knows_it(be
     await bench.worker()
     task = await ended(built, task_id)
     assert (task.status, task.attempt) == (TaskStatus.COMPLETED, 1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @asynccontextmanager

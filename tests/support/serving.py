@@ -1,7 +1,6 @@
 """The real `outlast serve` as a process of its own: started, waited for, stopped cleanly."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -15,6 +14,7 @@ import httpx2
 import pytest
 
 from outlast.tests.acceptance.waiting import until
+from outlast.tests.support.ports import free_port
 
 OUTLAST = Path(sys.executable).with_name("outlast")
 READY_S_MAX = 60.0
@@ -72,12 +72,6 @@ async def serving(
 def command_of(upstream: Path, *arguments: str) -> str:
     """The TOML array that runs this MCP server with the tests' own Python."""
     return str([sys.executable, str(upstream), *arguments])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def _until_ready(server: Serving) -> None:

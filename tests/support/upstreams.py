@@ -1,7 +1,6 @@
 """The fixture upstream servers as processes, and what a test says to a call on one."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -32,12 +31,6 @@ Era = Literal["auto", "modern", "legacy"]
 def stdio(server: str, *flags: str, name: str | None = None, era: Era = "auto") -> UpstreamSettings:
     command = [sys.executable, str(SERVERS / f"{server}.py"), *flags]
     return UpstreamSettings(name or server, command=command, era=era)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
