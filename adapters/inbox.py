@@ -3,31 +3,20 @@
 This is a client's file, not a store of tasks: those live in PostgreSQL alone.
 """
 
-import asyncio
-import os
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import anyio
-import anyio.to_thread
 
 from ..domain import errors
 from ..domain.ports import Clock
+from .private_sqlite import PrivateSqlite
 
 KEEP_S = 8 * 86_400.0  # ids of what was handed on: longer than any sender tries, and a day more
 PURGE_MAX = 100  # rows a store call; more than one call adds, so that the file stops growing
 BACKLOG_MAX = 100_000  # beyond, nothing is taken: the sender keeps it and tries again
-LOCK_S_MAX = 5.0
 
-# A body is there as long as it waits; the id stays behind it. FULL: a commit is on the disk when it
-# returns, and not just in the operating system's hands.
-_OPENING = f"""
-    PRAGMA busy_timeout = {int(LOCK_S_MAX * 1000)};
-    PRAGMA journal_mode = WAL;
-    PRAGMA synchronous = FULL;
+# A body is there as long as it waits; the id stays behind it.
+_SCHEMA = """
     CREATE TABLE IF NOT EXISTS deliveries (
         number INTEGER PRIMARY KEY AUTOINCREMENT,
         subscription_id TEXT NOT NULL,
@@ -64,40 +53,24 @@ _WAITING = """
 _DONE = "UPDATE deliveries SET body = NULL WHERE number = ?"
 _CURSOR = "SELECT cursor FROM cursors WHERE subscription_id = ?"
 
-Result = TypeVar("Result")
 Row = tuple[int, str, str, bytes]
 
 
 class SqliteInbox:
     """The inbox of one client; several processes may share the file. Only its owner can read it."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, path: Path, file: PrivateSqlite, clock: Clock) -> None:
         self.path = path
-        self._connection, self._now = connection, clock
-        # One statement at a time, off the event loop.
-        self._turn = anyio.CapacityLimiter(1)
-        self._running: set[asyncio.Task[Any]] = set()
+        self._file, self._now = file, clock
 
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> "SqliteInbox":
         """Open the file, or make it. Raises StoreUnavailable."""
-
-        def connect() -> sqlite3.Connection:
-            _make_private(path)
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            try:
-                connection.executescript(_OPENING)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
-
-        with _as_ours():
-            return cls(path, await anyio.to_thread.run_sync(connect), clock)
+        return cls(path, await PrivateSqlite.open("inbox", path, _SCHEMA), clock)
 
     async def close(self) -> None:
         """Idempotent."""
-        await self._call(self._connection.close)
+        await self._file.close()
 
     async def store(
         self, subscription_id: str, webhook_id: str, cursor: str | None, body: bytes
@@ -105,84 +78,27 @@ class SqliteInbox:
         """Keep it and move the cursor, in one commit; False for an id that came before."""
         now = self._now().timestamp()
 
-        def store() -> bool:
-            with self._commit() as connection:
-                if connection.execute(_IS_FULL, (BACKLOG_MAX - 1,)).fetchone():
-                    raise errors.StoreUnavailable("Too much waits to be handed on")
-                row = (subscription_id, webhook_id, now, body)
-                is_new = connection.execute(_STORE, row).rowcount == 1
-                if is_new and cursor is not None:
-                    connection.execute(_MOVE, (subscription_id, cursor))
-                connection.execute(_PURGE, (now - KEEP_S, PURGE_MAX))
+        def store(connection: sqlite3.Connection) -> bool:
+            if connection.execute(_IS_FULL, (BACKLOG_MAX - 1,)).fetchone():
+                raise errors.StoreUnavailable("Too much waits to be handed on")
+            row = (subscription_id, webhook_id, now, body)
+            is_new = connection.execute(_STORE, row).rowcount == 1
+            if is_new and cursor is not None:
+                connection.execute(_MOVE, (subscription_id, cursor))
+            connection.execute(_PURGE, (now - KEEP_S, PURGE_MAX))
             return is_new
 
-        return await self._call(store)
+        return await self._file.commit(store)
 
     async def waiting(self, limit: int) -> Sequence[Row]:
         """What is not done, oldest first: number, subscription, webhook id, body."""
-        return await self._call(lambda: self._connection.execute(_WAITING, (limit,)).fetchall())
+        return await self._file.call(lambda db: db.execute(_WAITING, (limit,)).fetchall())
 
     async def done(self, number: int) -> None:
         """It was handed on; its id is kept."""
-        await self._call(lambda: self._connection.execute(_DONE, (number,)))
+        await self._file.call(lambda db: db.execute(_DONE, (number,)))
 
     async def cursor_of(self, subscription_id: str) -> str | None:
         """The cursor stored last, or None."""
-        row = await self._call(
-            lambda: self._connection.execute(_CURSOR, (subscription_id,)).fetchone()
-        )
+        row = await self._file.call(lambda db: db.execute(_CURSOR, (subscription_id,)).fetchone())
         return None if row is None else str(row[0])
-
-    async def _call(self, work: Callable[[], Result]) -> Result:
-        """Run it to its end in a task of its own, also when the caller is cancelled meanwhile.
-
-        Else the turn would go to the next one while the thread still works: SQLite dies of that.
-        """
-
-        async def run() -> Result:
-            return await anyio.to_thread.run_sync(work, limiter=self._turn)
-
-        running = asyncio.create_task(run())
-        self._running.add(running)
-        running.add_done_callback(self._forget)
-        with _as_ours():
-            return await asyncio.shield(running)
-
-    def _forget(self, running: "asyncio.Task[Any]") -> None:
-        self._running.discard(running)
-        if not running.cancelled():
-            running.exception()  # whoever called may be gone; asyncio would complain
-
-    @contextmanager
-    def _commit(self) -> Generator[sqlite3.Connection]:
-        connection = self._connection
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-
-
-@contextmanager
-def _as_ours() -> Generator[None]:
-    try:
-        yield
-    except (sqlite3.Error, OSError) as error:
-        raise errors.StoreUnavailable(f"The inbox cannot be used: {error}") from error
-
-
-def _make_private(path: Path) -> None:
-    """Made by hand before SQLite sees it: what SQLite puts beside it takes over the mode."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        path.chmod(0o600)
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name of the file, too, has to outlast a loss of power
-    finally:
-        os.close(folder)

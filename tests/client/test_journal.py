@@ -105,7 +105,7 @@ async def test_a_file_that_is_no_journal_is_said_to_be_unusable(tmp_path: Path):
 
 async def test_a_commit_is_on_the_disk_when_it_returns(tmp_path: Path):
     kept = await SqliteJournal.open(tmp_path / "j.db", lambda: NOW)
-    connection: sqlite3.Connection = kept._connection
+    connection: sqlite3.Connection = kept._file._connection
     assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
     await kept.close()
 

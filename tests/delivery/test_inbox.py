@@ -140,7 +140,7 @@ async def test_only_the_owner_may_read_the_files(tmp_path: Path, time: Time):
 
 async def test_a_commit_is_forced_to_the_disk_and_not_left_to_the_system(inbox: SqliteInbox):
     # What a killed process leaves behind cannot show this: only the setting can.
-    ask = inbox._connection.execute
+    ask = inbox._file._connection.execute
     assert ask("PRAGMA journal_mode").fetchone() == ("wal",)
     assert ask("PRAGMA synchronous").fetchone() == (2,)
 
