@@ -12,7 +12,6 @@ for what is not there, 409 for what cannot be done as things are, 503 while the 
 owner's token opens nothing here, and this one nothing elsewhere.
 """
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -29,6 +28,7 @@ from starlette.routing import Route
 from ..domain import errors
 from ..domain.owner import Owner
 from ..domain.push import Trouble
+from . import bodies
 from .guard import Guard
 from .jsonrpc import Rejection, dumps
 from .operators import (
@@ -212,22 +212,16 @@ def _query(model: type[M], request: Request) -> M:
 
 async def _body(model: type[M], request: Request) -> M:
     """The request's body, which may be missing where it holds nothing. Raises _Refused."""
-    body = bytearray()
     try:
-        async with asyncio.timeout(BODY_S_MAX):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise _Refused(413, f"The body is larger than {BODY_BYTES_MAX} bytes")
-    except TimeoutError:
-        raise _Refused(408, f"The body did not arrive within {BODY_S_MAX:g} s") from None
-    if not body:
+        text = await bodies.read(request, BODY_BYTES_MAX, BODY_S_MAX)
+    except bodies.BodyRefused as refused:
+        raise _Refused(refused.status, refused.message) from None
+    if not text:
         return _valid(model, {})
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
+    if not bodies.is_json(request):
         raise _Refused(415, f"The Content-Type must be {JSON}")
     try:
-        return _valid(model, orjson.loads(bytes(body)))
+        return _valid(model, orjson.loads(text))
     except orjson.JSONDecodeError as error:
         raise _Refused(400, f"The body is not JSON: {error}") from None
 

@@ -42,6 +42,7 @@ from ..domain import decisions, errors
 from ..domain.decisions import Events
 from ..domain.ports import Upstreams
 from ..domain.task import Task
+from . import bodies
 from .commands import Commands
 from .run import merged_result
 
@@ -181,7 +182,7 @@ class Callbacks:
         return Response(status_code=204)
 
     async def _hear(self, request: Request, ticket: Ticket) -> None:
-        body = await _body(request)
+        body = await bodies.read(request, BODY_BYTES_MAX, BODY_S_MAX)
         # One value a name: what was verified is what is read.
         headers = dict(request.headers.items())
         if not self._is_signed(self._tickets.secret(ticket), headers, body):
@@ -248,26 +249,6 @@ class Callbacks:
         return None
 
 
-async def _body(request: Request) -> bytes:
-    """The body, read no further than its limit."""
-    length = request.headers.get("content-length", "")
-    _refuse_large(int(length) if length.isdecimal() and length.isascii() else 0)
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_S_MAX):
-            async for chunk in request.stream():
-                body += chunk
-                _refuse_large(len(body))
-    except TimeoutError:
-        raise Refused(408, f"The body did not arrive within {BODY_S_MAX:g} s") from None
-    return bytes(body)
-
-
-def _refuse_large(length: int) -> None:
-    if length > BODY_BYTES_MAX:
-        raise Refused(413, f"The body is larger than {BODY_BYTES_MAX} bytes")
-
-
 def _parsed(body: bytes) -> Told:
     try:
         value = orjson.loads(body)
@@ -327,6 +308,8 @@ def _judged(error: Exception) -> Refused:
     """The answer to a callback that failed. Unknown errors are logged, and tell the job nothing."""
     if isinstance(error, Refused):
         return error
+    if isinstance(error, bodies.BodyRefused):
+        return Refused(error.status, error.message)
     if isinstance(error, errors.StaleAttempt):
         return Refused(409, str(error))
     if isinstance(error, errors.TaskAlreadyEnded | errors.TaskNotFound):

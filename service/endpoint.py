@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
 from ..domain import errors
 from ..domain.ports import Identity, Progress
-from . import envelope, jsonrpc, problems
+from . import bodies, envelope, jsonrpc, problems
 from .carriers import STREAM, STREAM_HEADERS, FrameResponse, disconnected, event
 from .exchange import Exchange
 from .guard import Guard
@@ -198,30 +198,12 @@ class _Stream(StreamingResponse):
 
 
 async def _body(request: Request) -> bytes:
-    """The body, read no further than its limit."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
+    if not bodies.is_json(request):
         raise Rejection(INVALID_REQUEST, f"The Content-Type must be {JSON}", status=415)
-    length = request.headers.get("content-length", "")
-    _refuse_large(int(length) if length.isdecimal() and length.isascii() else 0)
-    body = bytearray()
     try:
-        async with asyncio.timeout(BODY_S_MAX):
-            async for chunk in request.stream():
-                body += chunk
-                _refuse_large(len(body))
-    except TimeoutError:
-        raise Rejection(
-            INVALID_REQUEST, f"The body did not arrive within {BODY_S_MAX:g} s", status=408
-        ) from None
-    return bytes(body)
-
-
-def _refuse_large(length: int) -> None:
-    if length > BODY_BYTES_MAX:
-        raise Rejection(
-            INVALID_REQUEST, f"The body is larger than {BODY_BYTES_MAX} bytes", status=413
-        )
+        return await bodies.read(request, BODY_BYTES_MAX, BODY_S_MAX)
+    except bodies.BodyRefused as refused:
+        raise Rejection(INVALID_REQUEST, refused.message, status=refused.status) from None
 
 
 def _refusal(request_id: RequestId | None, error: Exception) -> Response:

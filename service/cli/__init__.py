@@ -8,7 +8,7 @@ import typer
 from ... import __version__
 from ...domain import draft, errors
 from ..receiving import Wanted
-from . import client, processes, receive as receiving, webhooks
+from . import client, hosting, processes, receive as receiving, webhooks
 
 Config = Annotated[
     Path | None,
@@ -117,8 +117,8 @@ def receive(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer rea
 ) -> None:
     """Subscribe to events by webhook, and print each delivery as a line of JSON."""
     given, ttl_ms = receiving.arguments_of(arguments), receiving.ttl_ms_of(ttl)
-    with receiving.listening(host, port) as listener:
-        own = receiving.own_url(host, listener.getsockname()[1])
+    with hosting.listener_on(host, port, backlog=128) as listener:
+        own = hosting.url_of(host, listener.getsockname()[1]) + "/"
         wanted = Wanted(server, token, url or own, name, given, ttl_ms, inbox)
         raise typer.Exit(receiving.receive(wanted, listener, unsubscribe=unsubscribe))
 

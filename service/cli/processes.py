@@ -5,7 +5,6 @@ import hashlib
 import json
 import secrets
 import shlex
-import signal
 import socket
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from ..app import MCP_PATH, assemble
 from ..config import Config, Upstream
 from ..settings import Settings
 from .demo import make_demo_repository, run_demo
+from .hosting import HttpServer, address_of, listener_on, stop_on_signals
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
 READY_S_MAX = 30.0
@@ -102,10 +102,10 @@ def _one_upstream(given: str) -> Upstream:
 
 
 async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> None:
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     await wiring.upgrade(url)
     with _listening(chosen) as listener:
-        address = _address(listener)
+        address = address_of(listener)
         built = await wiring.build(chosen, config, url, claims=work, address=address)
         parts = wiring.parts(chosen, config, built)
         server = _http_server(chosen, assemble(parts))
@@ -117,7 +117,7 @@ async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> N
 
 
 async def _work(chosen: Settings, config: Config, url: str) -> None:
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     await wiring.upgrade(url)
     built = await wiring.build(chosen, config, url)
     async with built.running(chosen.drain_s):
@@ -135,7 +135,7 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
 ) -> int:
     await wiring.upgrade(url)
     with _listening(chosen) as listener:
-        address = _address(listener)
+        address = address_of(listener)
         built = await wiring.build(chosen, config, url, address=address)
         server = _http_server(chosen, assemble(wiring.parts(chosen, config, built)))
         running = asyncio.create_task(server.serve([listener]))
@@ -152,16 +152,8 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
             await running
 
 
-class _HttpServer(uvicorn.Server):
-    """Signals are ours: uvicorn would raise them again after a clean shutdown."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
-def _http_server(chosen: Settings, app: Any) -> _HttpServer:
-    return _HttpServer(
+def _http_server(chosen: Settings, app: Any) -> HttpServer:
+    return HttpServer(
         uvicorn.Config(
             app,
             log_config=None,
@@ -179,13 +171,7 @@ def _http_server(chosen: Settings, app: Any) -> _HttpServer:
 
 @contextmanager
 def _listening(chosen: Settings) -> Generator[socket.socket]:
-    family = socket.AF_INET6 if ":" in chosen.host else socket.AF_INET
-    try:
-        listener = socket.create_server((chosen.host, chosen.port), family=family, backlog=2048)
-    except OSError as error:
-        raise errors.ConfigurationError(
-            f"cannot listen on {chosen.host}:{chosen.port}: {error.strerror}"
-        ) from error
+    listener = listener_on(chosen.host, chosen.port, backlog=2048)
     # Connections inherit it. asyncio sees that this socket names no protocol and leaves it out, and
     # an answer in two packets then waits 40 ms for the acknowledgement of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -193,19 +179,6 @@ def _listening(chosen: Settings) -> Generator[socket.socket]:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKE_MS_MAX)
     with listener:
         yield listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 async def _first_of(running: "asyncio.Task[None]", stop: asyncio.Event, announced: Any) -> None:

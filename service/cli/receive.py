@@ -7,11 +7,10 @@ that is noted: at least once, like the delivery itself.
 import asyncio
 import json
 import os
-import signal
 import socket
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ import uvicorn
 from ...domain import draft, errors
 from .. import logs, policy, wiring
 from ..receiving import Deliveries, Wanted
+from .hosting import HttpServer, stop_on_signals
 
 INBOX = Path(".outlast") / "inbox.db"
 UNLIMITED = "unlimited"
@@ -58,25 +58,6 @@ def ttl_ms_of(text: str) -> int | None:
         raise errors.ConfigurationError(f'--ttl: {error}, or "{UNLIMITED}"') from None
 
 
-def own_url(host: str, port: int) -> str:
-    """Where a server on this machine reaches us."""
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-
-
-@contextmanager
-def listening(host: str, port: int) -> Generator[socket.socket]:
-    """The socket of the endpoint. Raises ConfigurationError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        raise errors.ConfigurationError(
-            f"cannot listen on {host}:{port}: {error.strerror}"
-        ) from error
-    with listener:
-        yield listener
-
-
 def receive(wanted: Wanted, listener: socket.socket, *, unsubscribe: bool) -> int:
     """Receive until SIGTERM or SIGINT, or until the server ends the subscription; the exit code.
 
@@ -92,7 +73,7 @@ def receive(wanted: Wanted, listener: socket.socket, *, unsubscribe: bool) -> in
 
 
 async def _receive(wanted: Wanted, listener: socket.socket, *, unsubscribe: bool) -> int:
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     printer = Printer(sys.stdout.fileno())
     async with wiring.receiving(wanted) as reception:
         server = _http_server(reception.app)
@@ -167,16 +148,8 @@ def _code_of(error: object) -> int:
     return STOPPED if reason.get("code") == draft.NOT_FOUND else OVER
 
 
-class _HttpServer(uvicorn.Server):
-    """Signals are ours: uvicorn would raise them again after a clean shutdown."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
-def _http_server(app: Any) -> _HttpServer:
-    return _HttpServer(
+def _http_server(app: Any) -> HttpServer:
+    return HttpServer(
         uvicorn.Config(
             app,
             log_config=None,
@@ -187,11 +160,3 @@ def _http_server(app: Any) -> _HttpServer:
             lifespan="on",
         )
     )
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop

@@ -1,0 +1,44 @@
+"""A request's body, read no further than it may be long, and no longer than it may take."""
+
+import asyncio
+from http import HTTPStatus
+
+from starlette.requests import Request
+
+
+class BodyRefused(Exception):
+    """The body is not taken; `status` is the HTTP status for it."""
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = int(status), message
+
+
+async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
+    """All of it. Raises BodyRefused, and ClientDisconnect."""
+
+    def refuse_large(length: int) -> None:
+        if length > bytes_max:
+            raise BodyRefused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {bytes_max} bytes"
+            )
+
+    length = request.headers.get("content-length", "")
+    refuse_large(int(length) if length.isdecimal() and length.isascii() else 0)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds_max):
+            async for chunk in request.stream():
+                body += chunk
+                refuse_large(len(body))
+    except TimeoutError:
+        raise BodyRefused(
+            HTTPStatus.REQUEST_TIMEOUT, f"The body did not arrive within {seconds_max:g} s"
+        ) from None
+    return bytes(body)
+
+
+def is_json(request: Request) -> bool:
+    """Whether the body says that it is JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind == "application/json"
