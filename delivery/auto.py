@@ -15,9 +15,9 @@ from typing import TypeGuard
 
 from ..domain import errors
 from ..domain.clienting import Place, StatusSource, TaskState
+from .polling import changes_since
 from .remote import Remote
 from .source import impatient, is_final
-from .webhook.source import changes_since
 
 CLIMB_S_FIRST = 1.0
 CLIMB_S_MAX = 60.0

@@ -4,16 +4,15 @@ Beyond `Remote`: an answer may come as a stream, a call may take longer than any
 arguments that a tool wants mirrored into headers are mirrored.
 """
 
-import json
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, cast
 
 import httpx2
-import orjson
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
 from ..domain import errors
+from .frames import dumps
 from .remote import (
     ANSWER_S_MAX,
     CONNECT_S_MAX,
@@ -59,7 +58,7 @@ class CallingRemote(Remote):
             async with self.client.stream(
                 "POST",
                 self.url,
-                content=_written(message),
+                content=dumps(message),
                 headers={**self._headers(message), **more},
                 timeout=httpx2.Timeout(silence_s, connect=CONNECT_S_MAX),
             ) as answer:
@@ -80,14 +79,6 @@ class CallingRemote(Remote):
                 break
             cursor = {"cursor": page["nextCursor"]}
         return {}
-
-
-def _written(message: Json) -> bytes:
-    """The message as bytes. What the faster writer refuses, the slower one may write."""
-    try:
-        return orjson.dumps(message)
-    except orjson.JSONEncodeError:
-        return json.dumps(message).encode()
 
 
 async def _response(answer: httpx2.Response, request_id: Any) -> Json:

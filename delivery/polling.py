@@ -71,7 +71,7 @@ class PollingSource:
         place, backoff, backstop = Place(after), Backoff(), Backstop()
         while True:
             try:
-                answer = await self._poll(task_id, place.version)
+                answer = await _poll(self._remote, task_id, place.version)
                 states, has_more = _read(answer, task_id)
                 news = [state for state in states if place.is_new(state)]
                 backstop.told(answer, time.monotonic())
@@ -88,9 +88,25 @@ class PollingSource:
             if not has_more:
                 await asyncio.sleep(interval_ms(answer) / 1000)
 
-    async def _poll(self, task_id: str, version: int) -> dict[str, Any]:
-        meta = {AFTER_META_KEY: {task_id: version}}
-        return await self._remote.request("tasks/get", {"taskId": task_id, "_meta": meta})
+
+async def changes_since(server: Server, task_id: str, version: int) -> list[TaskState]:
+    """Every state after the version, oldest first, and the present one in any case.
+
+    Raises RemoteError.
+    """
+    told: list[TaskState] = []
+    while True:
+        states, has_more = _read(await _poll(server, task_id, version), task_id)
+        told += states
+        last = states[-1].version
+        if not has_more or last is None:
+            return told
+        version = last
+
+
+async def _poll(server: Server, task_id: str, version: int) -> Mapping[str, Any]:
+    meta = {AFTER_META_KEY: {task_id: version}}
+    return await server.request("tasks/get", {"taskId": task_id, "_meta": meta})
 
 
 def _give_up_if(backstop: Backstop) -> None:
@@ -116,7 +132,7 @@ def _read(answer: Mapping[str, Any], task_id: str) -> tuple[list[TaskState], boo
     meta = cast(Mapping[str, Any], answer.get("_meta") or {})
     between = cast(list[Mapping[str, Any]], meta.get(CHANGES_META_KEY) or [])
     states = [task_state(change) for change in between]
-    has_more = meta.get(MORE_META_KEY) is True
+    has_more = meta.get(MORE_META_KEY) is True and bool(states)
     if not has_more:
         states.append(task_state(answer))
     for state in states:

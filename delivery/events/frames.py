@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...domain import draft
-from ..frames import SUBSCRIPTION_META_KEY, RequestId
-from .occurrences import Occurrence, dumps
+from ..frames import SUBSCRIPTION_META_KEY, RequestId, dumps
+from .occurrences import Occurrence
 
 
 class EventFrames:

@@ -6,13 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from ...domain import draft
 from ...domain.events import ProgressReported, TaskEvent
 from ...domain.push import LoggedEvent
 from ...domain.task import Task
 from ..feed import Feed
+from ..frames import dumps
 
 # A delivery should not be larger than 256 KiB; the room is for what stands around the data.
 DATA_BYTES_MAX = 256 * 1024 - 8 * 1024
@@ -89,14 +88,6 @@ def event_id(name: str, task_id: str, version: int) -> str:
     """The same for the same event for ever, by whatever way it comes; only `[A-Za-z0-9_-]`."""
     digest = hashlib.sha256(f"{name}\0{task_id}".encode("utf-8", "surrogatepass")).digest()
     return f"evt_{base64.urlsafe_b64encode(digest).decode()[:HASH_LENGTH]}_{version}"
-
-
-def dumps(value: Any) -> bytes:
-    """JSON text, also of what the fast writer refuses: large integers and lone surrogates."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
 def _is_enough(name: str, version: int, present: Row) -> bool:

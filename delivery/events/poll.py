@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...domain import draft, errors
+from ..frames import dumps
 from ..port import EventsRequest
-from .occurrences import Occurrence, dumps
+from .occurrences import Occurrence
 from .reading import Reading, Subscription, ended
 
 BATCH_BYTES_MAX = 4 * 1024 * 1024  # a larger batch ends early, and says that there is more

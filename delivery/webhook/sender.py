@@ -20,7 +20,8 @@ from ...domain import draft, errors
 from ...domain.ports import Clock, Signal
 from ...domain.push import Attempt, DueDelivery, Health, Outbox, WebhookSubscriptions
 from ..events.cursors import Cursors
-from ..events.occurrences import Occurrences, dumps, event_id
+from ..events.occurrences import Occurrences, event_id
+from ..frames import dumps
 from . import schedule, signing
 from .breaker import Breaker
 from .challenge import signed

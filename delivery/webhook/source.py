@@ -15,10 +15,8 @@ from typing import Any, Protocol, cast
 import anyio
 
 from ...domain import draft, errors
-from ..frames import TaskState, task_state
-from ..polling import CHANGES_META_KEY, MORE_META_KEY
-from ..port import AFTER_META_KEY
-from ..remote import Remote
+from ..frames import TaskState
+from ..polling import changes_since
 from ..source import Backoff, Place
 from .receiver import Received
 from .subscriber import Grant, Subscriber, Subscribing, Wish
@@ -250,24 +248,6 @@ class WebhookSource:
                 for line in self._lines.values():
                     line.failed(error)
                 return
-
-
-async def changes_since(remote: Remote, task_id: str, version: int) -> list[TaskState]:
-    """Every state after the version, oldest first, and the present one in any case.
-
-    Raises RemoteError.
-    """
-    states: list[TaskState] = []
-    while True:
-        meta = {AFTER_META_KEY: {task_id: version}}
-        answer = await remote.request("tasks/get", {"taskId": task_id, "_meta": meta})
-        told = cast(Mapping[str, Any], answer.get("_meta") or {})
-        between = cast(list[Mapping[str, Any]], told.get(CHANGES_META_KEY) or [])
-        states += [task_state(change) for change in between]
-        last = states[-1].version if between else None
-        if told.get(MORE_META_KEY) is not True or last is None:
-            return [*states, task_state(answer)]
-        version = last
 
 
 def _told(content: Mapping[str, Any], task_id: str) -> TaskState | None:
