@@ -3,16 +3,13 @@
 import asyncio
 import os
 import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outlast.adapters import migrations
+from outlast.tests.support.databases import database
 
 
 @pytest.fixture(scope="session")
@@ -37,48 +34,22 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def template_database(postgres_url: str) -> Iterator[str]:
+def template_url(postgres_url: str) -> Iterator[str]:
     """A migrated, empty database that others are copied from."""
-    name = f"outlast_template_{uuid.uuid4().hex[:8]}"
-    _administer(postgres_url, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    asyncio.run(migrations.upgrade(_url_of(postgres_url, name)))
-    yield name
-    _administer(postgres_url, sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
+    with database(postgres_url, "template") as url:
+        asyncio.run(migrations.upgrade(url))
+        yield url
 
 
 @pytest.fixture
-def database_url(postgres_url: str, template_database: str) -> Iterator[str]:
+def database_url(postgres_url: str, template_url: str) -> Iterator[str]:
     """A fresh migrated database for one test, dropped after it."""
-    yield from _fresh_database(postgres_url, template_database)
+    with database(postgres_url, template=template_url) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
-def module_database_url(postgres_url: str, template_database: str) -> Iterator[str]:
+def module_database_url(postgres_url: str, template_url: str) -> Iterator[str]:
     """A fresh migrated database that the tests of one module share."""
-    yield from _fresh_database(postgres_url, template_database)
-
-
-def _fresh_database(postgres_url: str, template: str) -> Iterator[str]:
-    name = f"outlast_{uuid.uuid4().hex[:12]}"
-    _administer(
-        postgres_url,
-        sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(
-            sql.Identifier(name), sql.Identifier(template)
-        ),
-    )
-    try:
-        yield _url_of(postgres_url, name)
-    finally:
-        _administer(
-            postgres_url, sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-        )
-
-
-def _administer(url: str, statement: sql.Composed) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(statement)
-
-
-def _url_of(url: str, database: str) -> str:
-    """The same server, another database, as a conninfo string."""
-    return make_conninfo(**{**conninfo_to_dict(url), "dbname": database})
+    with database(postgres_url, template=template_url) as url:
+        yield url

@@ -19,16 +19,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import psycopg
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outlast.adapters import migrations
 from outlast.adapters.event_log import PostgresEventLog
@@ -37,6 +35,7 @@ from outlast.domain import decisions
 from outlast.domain.events import TaskOpened
 from outlast.domain.owner import LOCAL_OWNER
 from outlast.domain.task import Task
+from outlast.ops.bench.stores import stores
 
 HERE = Path(__file__).parent
 READY_S_MAX = 30.0
@@ -81,33 +80,6 @@ class Server:
             ).fetchone()
         assert row is not None
         return row[0]
-
-
-@contextmanager
-def database(given: str | None) -> Iterator[str]:
-    """A fresh migrated database on the server given, or on an embedded one; dropped afterwards."""
-    if given is None:
-        from outlast.adapters.embedded import EmbeddedServer
-
-        with (
-            tempfile.TemporaryDirectory(prefix="ol-") as folder,
-            EmbeddedServer.start(Path(folder)) as server,
-        ):
-            yield from _made(server.url)
-        return
-    yield from _made(given)
-
-
-def _made(url: str) -> Iterator[str]:
-    name = f"outlast_bench_{secrets.token_hex(4)}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    try:
-        yield make_conninfo(**{**conninfo_to_dict(url), "dbname": name})
-    finally:
-        with psycopg.connect(url, autocommit=True) as connection:
-            drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
-            connection.execute(drop.format(sql.Identifier(name)))
 
 
 @asynccontextmanager
@@ -353,7 +325,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     with (
         tempfile.TemporaryDirectory(prefix="ol-bench-") as folder,
-        database(wanted.database_url) as url,
+        stores(wanted.database_url, 1) as (url,),
     ):
         figures = asyncio.run(measured(url, Path(folder), wanted))
     all_met = show(figures)

@@ -5,20 +5,16 @@ import json
 import secrets
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from outlast.adapters import migrations
 from outlast.adapters.event_log import PostgresEventLog
 from outlast.adapters.postgres import Database
 from outlast.adapters.webhooks import PostgresWebhookSubscriptions
@@ -90,33 +86,6 @@ async def running(role: str) -> AsyncIterator[Process]:
         finally:
             if process.returncode is None:
                 process.kill()
-
-
-@contextmanager
-def stores(given: str | None, count: int) -> Iterator[list[str]]:
-    """So many migrated databases on the server given, or on an embedded one; dropped afterwards."""
-    with ExitStack() as stack:
-        if given is None:
-            from outlast.adapters.embedded import EmbeddedServer
-
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ol-"))
-            given = stack.enter_context(EmbeddedServer.start(Path(folder))).url
-        urls = [stack.enter_context(_fresh(given)) for _ in range(count)]
-        for url in urls:
-            asyncio.run(migrations.upgrade(url))
-        yield urls
-
-
-@contextmanager
-def _fresh(server: str) -> Iterator[str]:
-    name = f"outlast_bench_{secrets.token_hex(4)}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            yield make_conninfo(**{**conninfo_to_dict(server), "dbname": name})
-        finally:
-            # Not by force, which may not end a vacuum there; without it the vacuum gives way.
-            connection.execute(sql.SQL("DROP DATABASE {}").format(sql.Identifier(name)))
 
 
 def fill(url: str, others: int, waiting: int) -> None:

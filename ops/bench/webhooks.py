@@ -28,6 +28,7 @@ from outlast.adapters.postgres import Database
 from outlast.delivery.webhook.exchange import PER_HOST_MAX
 from outlast.delivery.webhook.sender import LEASE_S, SLOTS
 from outlast.ops.bench import delivery
+from outlast.ops.bench.stores import stores
 from outlast.ops.bench.webhook_stage import (
     FAN_OUT,
     IN_FLIGHT,
@@ -38,7 +39,6 @@ from outlast.ops.bench.webhook_stage import (
     owner,
     running,
     stage,
-    stores,
     subscribe,
 )
 

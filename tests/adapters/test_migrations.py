@@ -1,17 +1,15 @@
 """The schema comes from numbered steps, each applied once, by one process at a time."""
 
 import asyncio
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from outlast.adapters import migrations
 from outlast.domain import errors
+from outlast.tests.support.databases import database
 
 pytestmark = pytest.mark.anyio
 
@@ -24,11 +22,8 @@ STEPS = {
 @pytest.fixture
 def empty_url(postgres_url: str) -> Iterator[str]:
     """A database that nobody has migrated."""
-    name = sql.Identifier(f"outlast_{uuid.uuid4().hex[:12]}")
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(name))
-        yield make_conninfo(postgres_url, dbname=name.as_string(connection).strip('"'))
-        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with database(postgres_url) as url:
+        yield url
 
 
 @pytest.fixture
