@@ -55,7 +55,7 @@ class FrameResponse(Response):
             async for frame in frames:
                 body = {"type": "http.response.body", "body": event(frame), "more_body": True}
                 if frame == KEEP_ALIVE:
-                    # No timer: ten thousand streams give this sign every 25 s, and what the few
+                    # No timer: ten thousand streams give this sign again and again, and what the few
                     # bytes could wait for in a stuck reader is bounded by the kernel.
                     await send(body)
                 else:

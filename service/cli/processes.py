@@ -23,7 +23,7 @@ from ..app import MCP_PATH, assemble
 from ..config import Config, Upstream
 from ..settings import Settings
 from .demo import make_demo_repository, run_demo
-from .hosting import HttpServer, address_of, listener_on, stop_on_signals
+from .hosting import HttpServer, address_of, listener_on, run, stop_on_signals
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
 READY_S_MAX = 30.0
@@ -37,14 +37,14 @@ def serve(path: Path | None, upstream: str | None, flags: Mapping[str, Any], *, 
     """Run the service until SIGTERM or SIGINT."""
     config, chosen = _load(path, upstream, flags)
     with wiring.database(chosen) as url:
-        asyncio.run(_serve(chosen, config, url, work=work))
+        run(_serve(chosen, config, url, work=work))
 
 
 def worker(path: Path | None, upstream: str | None, flags: Mapping[str, Any]) -> None:
     """Run a worker until SIGTERM or SIGINT."""
     config, chosen = _load(path, upstream, flags)
     with wiring.database(chosen, share=True) as url:
-        asyncio.run(_work(chosen, config, url))
+        run(_work(chosen, config, url))
 
 
 def upgrade(path: Path | None, flags: Mapping[str, Any]) -> list[str]:
@@ -75,7 +75,7 @@ def demo(approve: bool | None, keep: Path | None) -> int:
         chosen = settings.load({"port": 0, "data_folder": folder / "store"}, {})
         console.print(f"Starting PostgreSQL and Outlast in {folder} …")
         with wiring.database(chosen) as url:
-            return asyncio.run(_demo(chosen, config, url, approve, folder, console))
+            return run(_demo(chosen, config, url, approve, folder, console))
 
 
 def _load(
