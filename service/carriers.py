@@ -55,8 +55,8 @@ class FrameResponse(Response):
             async for frame in frames:
                 body = {"type": "http.response.body", "body": event(frame), "more_body": True}
                 if frame == KEEP_ALIVE:
-                    # No timer: ten thousand streams give this sign again and again, and what the few
-                    # bytes could wait for in a stuck reader is bounded by the kernel.
+                    # No timer: ten thousand streams give this sign, and what the few bytes could
+                    # wait for in a stuck reader is bounded by the kernel.
                     await send(body)
                 else:
                     async with asyncio.timeout(TAKE_S_MAX):
