@@ -29,6 +29,7 @@ from ..domain import errors
 from ..domain.decisions import Events
 from ..domain.events import EVENT_TYPES, TaskEvent
 from ..domain.queueing import LEASE_S, queueing
+from ..domain.quotas import Quotas
 from ..domain.task import Task, evolve
 from . import codec, failures, postgres
 
@@ -84,13 +85,17 @@ def _type_of(topic: str) -> type[TaskEvent]:
 
 @dataclass(frozen=True)
 class ViewRow:
-    """What an append leaves of one task outside its stream. `statuses`: one after each event."""
+    """What an append leaves of one task outside its stream. `statuses`: one after each event.
+
+    `former` is the status before, None for a task that is opened.
+    """
 
     task: Task
     expected: int
     queueing: str
     wire: bytes
     statuses: Sequence[str]
+    former: str | None
 
 
 class Line:
@@ -130,7 +135,8 @@ class TaskEventRecorder(PostgresApplicationRecorder):
         "%b::text[], %b::bigint[], %b::text[], %b::bytea[], %b::uuid[], %b::text[],"
         " %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::text[],"
         " %b::timestamptz[], %b::timestamptz[], %b::text[], %b::text[], %b::bytea[],"
-        " %b::text[], %b::text[], %b::timestamptz[], %b::float8)"
+        " %b::text[], %b::text[], %b::timestamptz[], %b::float8,"
+        " %b::text[], %b::bytea[], %b::text, %b::bigint[])"
     )
 
     def __init__(self, datastore: PostgresDatastore) -> None:
@@ -146,6 +152,7 @@ class TaskEventRecorder(PostgresApplicationRecorder):
         *,
         rows: Sequence[ViewRow] = (),
         line: Line | None = None,
+        most: Sequence[int | None] | None = None,
         **kwargs: Any,
     ) -> Sequence[int]:
         """Append in one round trip and return the global positions.
@@ -159,13 +166,17 @@ class TaskEventRecorder(PostgresApplicationRecorder):
             (line or Line()).on(connection),
         ):
             cursor = connection.execute(
-                self.STATEMENT, _arguments(stored_events, rows), prepare=True, binary=True
+                self.STATEMENT, _arguments(stored_events, rows, most), prepare=True, binary=True
             )
             answer = cursor.fetchone()
         return list(answer["append_events"]) if answer else []
 
 
-def _arguments(stored_events: Sequence[StoredEvent], rows: Sequence[ViewRow]) -> list[Any]:
+def _arguments(
+    stored_events: Sequence[StoredEvent],
+    rows: Sequence[ViewRow],
+    most: Sequence[int | None] | None,
+) -> list[Any]:
     tasks = [row.task for row in rows]
     return [
         [event.originator_id for event in stored_events],
@@ -189,6 +200,10 @@ def _arguments(stored_events: Sequence[StoredEvent], rows: Sequence[ViewRow]) ->
         [task.worker for task in tasks],
         [task.delegated_until for task in tasks],
         LEASE_S,
+        [row.former for row in rows],
+        [None for _ in rows],
+        None,
+        None if most is None else list(most),
     ]
 
 
@@ -199,8 +214,9 @@ def _digest(idempotency_key: str | None) -> str | None:
 class PostgresEventLog:
     """`EventLog` on PostgreSQL. Appends run on a bounded set of threads: the library blocks."""
 
-    def __init__(self, database: postgres.Database) -> None:
+    def __init__(self, database: postgres.Database, quotas: Quotas | None = None) -> None:
         self._database = database
+        self._most = (quotas or Quotas()).most
         self._mapper = TaskEventMapper()
         self._recorder = TaskEventRecorder(_datastore(database.url))
         self._threads = ThreadPoolExecutor(WRITERS_MAX, thread_name_prefix="outlast-append")
@@ -215,7 +231,8 @@ class PostgresEventLog:
         if after is None or not events:
             raise ValueError("nothing to append")
         wire = codec.wire_of(after)
-        row = ViewRow(after, expected, queueing(before, after), wire, statuses)
+        former = before.status.value if before else None
+        row = ViewRow(after, expected, queueing(before, after), wire, statuses, former)
         stored = [self._mapper.to_stored_event(event) for event in events]
         loop, line = asyncio.get_running_loop(), Line()
         appended = loop.run_in_executor(self._threads, self._append, stored, row, line)
@@ -240,8 +257,12 @@ class PostgresEventLog:
 
     def _append_once(self, stored: Sequence[StoredTaskEvent], row: ViewRow, line: Line) -> None:
         try:
-            self._recorder.insert_events(stored, rows=[row], line=line)
+            self._recorder.insert_events(stored, rows=[row], line=line, most=self._most)
         except PersistenceError as error:
+            reached = failures.quota_of(error)
+            if reached is not None:
+                most = self._most[reached - 1] or 0
+                raise errors.QuotaExceeded(Quotas.name_of(reached), most) from error
             if not failures.is_conflict(error):
                 raise
             # If our own events are what it met, an earlier try had happened after all.

@@ -11,6 +11,7 @@ from ..domain import errors
 
 STALE_VERSION = "OL409"  # raised by outlast.append_events
 TOO_MANY_SUBSCRIPTIONS = "OL429"  # raised by outlast.put_subscription
+QUOTA_EXCEEDED = "OL430"  # raised by outlast.append_events
 UNIQUE_VIOLATION = "23505"
 IDEMPOTENCY_INDEX = "task_view_idempotency"
 
@@ -41,6 +42,14 @@ def is_duplicate_opening(error: BaseException) -> bool:
     """True when the owner has already opened a task with this idempotency key."""
     cause = cause_of(error)
     return isinstance(cause, psycopg.Error) and cause.diag.constraint_name == IDEMPOTENCY_INDEX
+
+
+def quota_of(error: BaseException) -> int | None:
+    """The number of the quota that an opening met, in the order of `Quotas.most`; else None."""
+    cause = cause_of(error)
+    if not isinstance(cause, psycopg.Error) or cause.sqlstate != QUOTA_EXCEEDED:
+        return None
+    return int(cause.diag.constraint_name or 0)
 
 
 def is_passing(error: BaseException) -> bool:

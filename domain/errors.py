@@ -14,6 +14,7 @@
     │   ├── IdempotencyConflict     the key was used for another call
     │   ├── MissingCapability       the client did not declare what this needs (-32021)
     │   ├── TooManyWatches          a named limit of open watches is reached
+    │   ├── QuotaExceeded           a named quota of tasks or bytes is reached
     │   └── EventsError             the Triggers & Events draft has a code for it
     │       ├── EventNotFound           no such event type, subscription, or source any more
     │       ├── Forbidden               not for this caller
@@ -115,6 +116,14 @@ class TooManyWatches(CallError):
 
     def __init__(self, limit: str, most: int) -> None:
         super().__init__(f"There are already {most} {limit}, which is the limit")
+        self.limit, self.most = limit, most
+
+
+class QuotaExceeded(CallError):
+    """A quota is reached; try again once some tasks have ended and their time is over."""
+
+    def __init__(self, limit: str, most: int) -> None:
+        super().__init__(f"The quota {limit} is reached: {most}")
         self.limit, self.most = limit, most
 
 

@@ -17,6 +17,7 @@ _CODES: dict[type[errors.OutlastError], int] = {
     errors.TaskNotFound: INVALID_PARAMS,
     errors.MissingCapability: MISSING_REQUIRED_CLIENT_CAPABILITY,
     errors.TooManyWatches: INTERNAL_ERROR,  # it passes: a client must not take it for the last word
+    errors.QuotaExceeded: INTERNAL_ERROR,  # it passes, too
     errors.CallError: INVALID_PARAMS,
     errors.StoreUnavailable: INTERNAL_ERROR,
     errors.UpstreamUnavailable: INTERNAL_ERROR,
@@ -57,6 +58,8 @@ def _data(error: errors.OutlastError) -> Any:
         return {"requiredCapabilities": error.required}
     if isinstance(error, errors.TooManyWatches):
         return {"reason": "too_many_watches", "limit": error.limit, "most": error.most}
+    if isinstance(error, errors.QuotaExceeded):
+        return {"reason": "quota_exceeded", "limit": error.limit, "most": error.most}
     return None
 
 

@@ -22,6 +22,7 @@ DELIVERY = "Issue 2, the delivery layer"
 PUSH = "Issue 3, webhooks and events"
 EVENTS_DRAFT = "Triggers & Events draft"
 CLIENT = "Issue 4, the client"
+AUDIT = "Issue 5, identity and audit"
 DESIGN = "docs/architecture.md"
 
 PROMISES = (
