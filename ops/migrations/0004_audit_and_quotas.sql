@@ -4,6 +4,7 @@
 -- The digest of what is stored, so that proofs hold after the payload is erased.
 ALTER TABLE outlast.task_events ADD COLUMN digest bytea;
 UPDATE outlast.task_events SET digest = sha256(state);
+ALTER TABLE outlast.task_events ALTER COLUMN digest SET NOT NULL;
 
 -- The events of tasks that clients may no longer ask for, at the positions they always had. `state` is empty once it is
 -- erased; what stays says what happened when, to whose task, and its digest.

@@ -17,7 +17,7 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts import stores
 from outlast.tests.contracts.stores import Ports, happens, open_task, progresses
 from outlast.tests.domain.given import DEPLOY, OPENED, asks, cancels, completes, starts
-from outlast.tests.support import proxy
+from outlast.tests.support import databases, proxy
 from outlast.tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.anyio
@@ -35,8 +35,7 @@ APPENDS_EACH = 25
 
 @pytest.fixture
 def url(module_database_url: str) -> str:
-    with psycopg.connect(module_database_url, autocommit=True) as connection:
-        connection.execute("TRUNCATE outlast.task_events, outlast.task_view, outlast.run_queue")
+    databases.empty(module_database_url)
     return module_database_url
 
 

@@ -83,7 +83,7 @@ def _store(url: str, task_id: str, version: int, topic: str, state: dict[str, An
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO outlast.task_events"
-            " (originator_id, originator_version, topic, state, event_id)"
-            " VALUES (%s, %s, %s, %s, gen_random_uuid())",
+            " (originator_id, originator_version, topic, state, event_id, digest)"
+            " VALUES (%s, %s, %s, %s, gen_random_uuid(), '')",
             (task_id, version, topic, codec.encode(state)),
         )

@@ -7,7 +7,7 @@ import pytest
 
 from outlast.adapters.identity import ISSUER, LocalIdentity, StaticTokens
 from outlast.domain import errors
-from outlast.domain.owner import LOCAL_OWNER, Owner
+from outlast.domain.owner import LOCAL_CALLER, Owner
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +43,7 @@ def tokens(tmp_path: Path) -> StaticTokens:
 async def test_a_token_names_its_owner(
     tokens: StaticTokens, authorization: str, owner: Owner
 ) -> None:
-    assert await tokens.authenticate(authorization) == owner
+    assert (await tokens.authenticate(authorization)).owner == owner
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("authorization", [None, "", f"Bearer {ANNA}", "nonsense"])
 async def test_on_loopback_everybody_is_the_local_owner(authorization: str | None) -> None:
-    assert await LocalIdentity().authenticate(authorization) == LOCAL_OWNER
+    assert await LocalIdentity().authenticate(authorization) == LOCAL_CALLER

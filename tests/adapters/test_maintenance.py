@@ -32,9 +32,10 @@ LOOK_AGAIN_S = 0.01
 PHASE_S_MAX = 60.0
 
 FILL = (
-    "INSERT INTO outlast.task_events (originator_id, originator_version, topic, state, event_id)"
+    "INSERT INTO outlast.task_events"
+    " (originator_id, originator_version, topic, state, event_id, digest)"
     f" SELECT 'old-' || t, v, 'task.progress_reported', convert_to(repeat('x', 700), 'UTF8'),"
-    f" gen_random_uuid() FROM generate_series(1, {OLD_TASKS}) t,"
+    f" gen_random_uuid(), '' FROM generate_series(1, {OLD_TASKS}) t,"
     f" generate_series(1, {EVENTS_EACH}) v",
     "INSERT INTO outlast.task_view (task_id, version, owner, tool, status, created_at, wire)"
     f" SELECT 'old-' || t, {EVENTS_EACH}, 'owner', 'tool', 'completed', now(), 'x'"

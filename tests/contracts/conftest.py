@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 
-import psycopg
 import pytest
 
 from outlast.tests.contracts import stores
@@ -10,6 +9,7 @@ from outlast.tests.contracts.delivery_observers import WEBHOOK_WAY, Way
 from outlast.tests.contracts.delivery_on_postgres import on_postgres
 from outlast.tests.contracts.delivery_world import InMemory, Store
 from outlast.tests.contracts.stores import Ports
+from outlast.tests.support import databases
 
 
 @pytest.fixture(params=["postgres", "memory"])
@@ -18,8 +18,7 @@ def store_url(request: pytest.FixtureRequest, anyio_backend: str) -> str | None:
     if request.param == "memory":
         return None
     url: str = request.getfixturevalue("module_database_url")
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("TRUNCATE outlast.task_events, outlast.task_view, outlast.run_queue")
+    databases.empty(url)
     return url
 
 

@@ -21,7 +21,7 @@ from outlast.delivery.polling import PollingMethod
 from outlast.delivery.websocket import Switchboard
 from outlast.domain import errors
 from outlast.domain.events import TaskEvent
-from outlast.domain.owner import Owner
+from outlast.domain.owner import Caller, Owner, Scope
 from outlast.domain.ports import EventLog, Signal, TaskView, TaskViews
 from outlast.service.app import Parts, assemble
 from outlast.service.commands import Commands
@@ -49,11 +49,11 @@ def the_clock() -> datetime:
 class Names:
     """`Identity`: the token is the number of the owner."""
 
-    async def authenticate(self, authorization: str | None) -> Owner:
+    async def authenticate(self, authorization: str | None) -> Caller:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme != "Bearer":
             raise errors.Unauthenticated
-        return OWNERS[int(token)]
+        return Caller(OWNERS[int(token)], frozenset(Scope))
 
     def knows(self, owner: str) -> bool:
         return owner in {known.key for known in OWNERS}

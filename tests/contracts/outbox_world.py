@@ -22,6 +22,7 @@ from outlast.domain.push import Attempt, DueDelivery, Filter, SubscriptionKey, S
 from outlast.domain.task import Task, evolve
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.domain.given import OPENED, RESULT
+from outlast.tests.support import databases
 
 ALICE, BOB = Owner("tests", "alice", "default").key, Owner("tests", "bob", "default").key
 HERE, THERE = "https://here.example/hook", "https://there.example/hook"
@@ -59,11 +60,7 @@ class Rig:
 
     async def empties(self) -> None:
         """Begin with nothing."""
-        await self.sql(
-            "TRUNCATE outlast.task_events, outlast.task_view, outlast.run_queue,"
-            " outlast.webhook_subscriptions, outlast.webhook_deliveries, outlast.webhook_endpoints,"
-            " outlast.webhook_attempts, outlast.removed_events"
-        )
+        await asyncio.to_thread(databases.empty, self.url)
 
     async def opened(self, owner: str = ALICE, tool: str = "build") -> str:
         """A task at version 1."""

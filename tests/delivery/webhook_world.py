@@ -40,6 +40,7 @@ from outlast.domain.owner import Owner
 from outlast.domain.ports import Clock
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.posting import served
+from outlast.tests.support import databases
 from outlast.tests.support.publishing import Publisher, publishing
 
 ALICE, BOB = Owner("tests", "alice", "default").key, Owner("tests", "bob", "default").key
@@ -156,11 +157,7 @@ class World:
 
     async def empties(self) -> None:
         """Begin with nothing, on a database that was used before."""
-        await self.database.rows(
-            "TRUNCATE outlast.task_events, outlast.task_view, outlast.run_queue,"
-            " outlast.webhook_subscriptions, outlast.webhook_deliveries, outlast.webhook_endpoints,"
-            " outlast.webhook_attempts, outlast.removed_events"
-        )
+        await asyncio.to_thread(databases.empty, self.url)
 
     def sender(self, limits: Limits | None = None, slots: int = 64) -> Sender:
         """A sender of its own, with its own connections to endpoints; not started."""

@@ -14,7 +14,7 @@ from outlast.adapters.memory import MemoryStore
 from outlast.delivery.feed import Feed
 from outlast.delivery.polling import PollingMethod
 from outlast.domain import decisions, errors, events
-from outlast.domain.owner import LOCAL_OWNER
+from outlast.domain.owner import LOCAL_CALLER, LOCAL_OWNER
 from outlast.domain.task import Task
 from outlast.service.commands import Commands
 from outlast.service.exchange import Exchange
@@ -318,4 +318,4 @@ async def ended_task(commands: Commands, clock: Clock) -> Task:
 
 def exchange_of(task: Task, method: str) -> Exchange:
     params = {"taskId": task.id, "inputResponses": {}}
-    return Exchange(LOCAL_OWNER, 1, f"tasks/{method}", params, DECLARED, {})
+    return Exchange(LOCAL_CALLER, 1, f"tasks/{method}", params, DECLARED, {})

@@ -9,6 +9,7 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 DROPS_MAX = 5
+KEPT = ("migrations", "server_key", "log_epoch")  # what a database is born with
 
 
 @contextmanager
@@ -47,3 +48,15 @@ def _drop(server: str, name: str) -> None:
                     continue
                 return
         connection.execute(drop)
+
+
+def empty(url: str) -> None:
+    """Begin with nothing, in a migrated database that was used before."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        rows = connection.execute(
+            "SELECT tablename FROM pg_tables"
+            " WHERE schemaname = 'outlast' AND tablename <> ALL (%s)",
+            [list(KEPT)],
+        ).fetchall()
+        tables = (sql.Identifier("outlast", name) for (name,) in rows)
+        connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(tables)))
