@@ -24,7 +24,8 @@ Events = tuple[TaskEvent, ...]
 STREAM_EVENTS_MAX = 10_000  # a task that needs more fails with `too_many_events`
 STREAM_EVENTS_RESERVED = 8  # kept free, so that a full task can still be lost, failed or cancelled
 LOSSES_MAX = 5  # workers lost in a row by one leg before giving up: the task may be what kills them
-END_GRACE_MS = 300_000  # a terminal task stays readable at least this long
+END_GRACE_MS = 300_000  # a terminal task stays readable at least this long,
+END_GRACE_POLLS = 3  # and for so many of its own poll intervals
 PROGRESS_EVERY = timedelta(seconds=1)  # of one job elsewhere, which is told when it was too soon
 EXTENSION_MS_MIN = 60_000  # a running task's time to live grows by at least this much at once
 
@@ -286,18 +287,17 @@ def withdraw_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
 
 
 def extend_ttl(task: Task, attempt: int, now: datetime) -> Events:
-    """Work that still runs does not run out of time: more is added once half of it is gone."""
+    """Work that still runs does not run out of time: more is added once half of it is gone.
+
+    A call that waits for the client gets none: it has as long as the client was told.
+    """
     _refuse_stale(task, attempt)
-    if task.ttl_ms is None or task.opened.ttl_ms is None or _is_full(task):
+    if task.ttl_ms is None or task.opened.ttl_ms is None or task.outstanding or _is_full(task):
         return ()
-    age_ms = _age_ms(task, now)
-    if task.ttl_ms - age_ms > max(task.opened.ttl_ms, EXTENSION_MS_MIN) // 2:
+    age_ms, more_ms = _age_ms(task, now), max(task.opened.ttl_ms, EXTENSION_MS_MIN)
+    if task.ttl_ms - age_ms > more_ms // 2:
         return ()
-    return (
-        events.TtlChanged(
-            *_next(task, now), ttl_ms=age_ms + max(task.opened.ttl_ms, EXTENSION_MS_MIN)
-        ),
-    )
+    return (events.TtlChanged(*_next(task, now), ttl_ms=age_ms + more_ms),)
 
 
 def is_expired(task: Task, now: datetime) -> bool:
@@ -308,15 +308,21 @@ def is_expired(task: Task, now: datetime) -> bool:
 def expire(task: Task, now: datetime) -> Events:
     """The time to live ended first.
 
-    A running attempt is left alone: its worker extends the time, or is lost. So is a job elsewhere
-    as long as it has time of its own.
+    A running attempt is left alone unless it waits for the client: its worker extends the time, or
+    is lost. So is a job elsewhere as long as it has time of its own.
     """
-    if task.status.is_terminal or task.is_running or not is_expired(task, now):
+    is_at_work = task.is_running and not task.outstanding
+    if task.status.is_terminal or is_at_work or not is_expired(task, now):
         return ()
     if task.delegated_until is not None and not is_overdue(task, now):
         return ()
-    error = failure("expired", "The task's time to live ended before the call did")
-    return (events.TaskExpired(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error),)
+    return (_expired(task, "expired", "The task's time to live ended before the call did", now),)
+
+
+def remove(task: Task, now: datetime) -> Events:
+    """All that its owner has stored is removed: so ends whatever runs, or waits."""
+    why = "All that its owner had stored was removed"
+    return () if task.status.is_terminal else (_expired(task, "removed", why, now),)
 
 
 def _request(
@@ -336,6 +342,11 @@ def _failed(
     return events.TaskFailed(*_next(task, now), _ttl_at_end(task, now), error, callback_id)
 
 
+def _expired(task: Task, reason: str, message: str, now: datetime) -> events.TaskExpired:
+    error = failure(reason, message)
+    return events.TaskExpired(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error)
+
+
 def _fail_full(task: Task, now: datetime) -> Events:
     message = f"The task needs more than {STREAM_EVENTS_MAX} events"
     return (_failed(task, failure("too_many_events", message), now),)
@@ -350,7 +361,8 @@ def _next(task: Task, now: datetime) -> tuple[str, int, str]:
 
 
 def _ttl_at_end(task: Task, now: datetime) -> int | None:
-    return None if task.ttl_ms is None else max(task.ttl_ms, _age_ms(task, now) + END_GRACE_MS)
+    grace_ms = max(END_GRACE_MS, END_GRACE_POLLS * task.opened.poll_interval_ms)
+    return None if task.ttl_ms is None else max(task.ttl_ms, _age_ms(task, now) + grace_ms)
 
 
 def _age_ms(task: Task, now: datetime) -> int:

@@ -15,6 +15,7 @@
     │   ├── MissingCapability       the client did not declare what this needs (-32021)
     │   ├── TooManyWatches          a named limit of open watches is reached
     │   ├── QuotaExceeded           a named quota of tasks or bytes is reached
+    │   ├── TooManyRequests         they come faster than they may; says when to come back
     │   └── EventsError             the Triggers & Events draft has a code for it
     │       ├── EventNotFound           no such event type, subscription, or source any more
     │       ├── Forbidden               not for this caller
@@ -23,13 +24,26 @@
     │       └── EndpointNotVerified     the callback endpoint did not prove its intent
     ├── DuplicateOpening            the key already opened a task: find it and compare
     ├── StoreUnavailable            PostgreSQL cannot be reached or did not answer in time
+    ├── PayloadError                what is stored of a task cannot be opened
+    │   ├── PayloadErased           its data key is gone
+    │   ├── PayloadDamaged          it was changed, or lies in another's place
+    │   └── KeyMissing              it is sealed under a key that is not in data_keys
     ├── UpstreamError
     │   ├── UpstreamUnavailable     no connection to the upstream server
     │   └── UpstreamFault           the upstream answered with a JSON-RPC error
     ├── RemoteError                 seen from the client's end
     │   ├── RequestRefused          the server answered with a JSON-RPC error
     │   └── ConnectionLost          no answer, or the stream broke off: try again
+    │       └── SlowDown            the server wants to be asked later; nothing was done
     ├── Unauthenticated             no valid identity
+    ├── InsufficientScope           a valid identity that may not do this
+    ├── IdentityUnavailable         the issuer's keys cannot be fetched now
+    ├── AuditError
+    │   ├── NotProvable             no such event, or no checkpoint covers it yet
+    │   ├── NoteRefused             not a checkpoint, or not signed by a key that is trusted
+    │   ├── TreeContradicts         what is stored is not what the newest checkpoint signed
+    │   ├── WitnessKnows            the witness has signed another size than it was told
+    │   └── WitnessUnavailable      the witness did not sign
     └── ConfigurationError          a setting is wrong; says where and why
 
 A class docstring is the sentence that a person reads; facts are attributes. `service/problems.py`
@@ -127,6 +141,14 @@ class QuotaExceeded(CallError):
         self.limit, self.most = limit, most
 
 
+class TooManyRequests(CallError):
+    """Requests come faster than they may; wait as long as is said."""
+
+    def __init__(self, limit: str, most: int, retry_after_s: float) -> None:
+        super().__init__(f"The limit {limit} is reached: {most}; wait {retry_after_s:.3g} s")
+        self.limit, self.most, self.retry_after_s = limit, most, retry_after_s
+
+
 class EventsError(CallError):
     """The events request cannot be served. `data` tells programs why; the text is for people."""
 
@@ -172,6 +194,30 @@ class StoreUnavailable(OutlastError):
     """The task store cannot be reached; try again shortly."""
 
 
+class PayloadError(OutlastError):
+    """What is stored of this task cannot be opened."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__()
+        self.task_id = task_id
+
+
+class PayloadErased(PayloadError):
+    """What this task held was erased: its data key is gone."""
+
+
+class PayloadDamaged(PayloadError):
+    """What is stored of this task does not open: it was changed, or belongs elsewhere."""
+
+
+class KeyMissing(PayloadError):
+    """This task is sealed under a key that is missing from the setting data_keys here."""
+
+    def __init__(self, task_id: str, key_name: str) -> None:
+        super().__init__(task_id)
+        self.key_name = key_name
+
+
 class UpstreamError(OutlastError):
     """The upstream server could not serve the call."""
 
@@ -208,8 +254,56 @@ class ConnectionLost(RemoteError):
     """The connection to the server was lost."""
 
 
+class SlowDown(ConnectionLost):
+    """The server is asked too often; it has done nothing, and wants to be asked later."""
+
+    def __init__(self, after_s: float) -> None:
+        super().__init__()
+        self.after_s = after_s
+
+
 class Unauthenticated(OutlastError):
     """A valid bearer token is required."""
+
+
+class InsufficientScope(OutlastError):
+    """The caller may not do this."""
+
+    def __init__(self, *scopes: str) -> None:
+        super().__init__(f"This needs the scope {' and '.join(scopes)}")
+        self.scopes = scopes
+
+
+class IdentityUnavailable(OutlastError):
+    """Who is asking cannot be checked now; try again shortly."""
+
+
+class AuditError(OutlastError):
+    """The log cannot be proven."""
+
+
+class NotProvable(AuditError):
+    """There is nothing to prove."""
+
+
+class NoteRefused(AuditError):
+    """This is not a checkpoint that a trusted key has signed."""
+
+
+class TreeContradicts(AuditError):
+    """The stored tree is not the one that the newest checkpoint signed."""
+
+
+class WitnessKnows(AuditError):
+    """The witness has signed a tree of another size."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"The witness has signed a tree of {size} leaves")
+        self.size = size
+
+
+class WitnessUnavailable(AuditError):
+    """The witness did not sign."""
 
 
 class ConfigurationError(OutlastError):

@@ -204,7 +204,10 @@ class TaskCancelled(TaskEvent):
 
 @dataclass(frozen=True)
 class TaskExpired(TaskEvent):
-    """The time to live ran out before the call ended: nobody answered, or no worker came."""
+    """The time to live ran out before the call ended: nobody answered, or no worker came.
+
+    Or the task was removed with all that its owner had stored; `error` says which.
+    """
 
     TOPIC: ClassVar[str] = "task.expired"
 
@@ -228,3 +231,19 @@ EVENT_TYPES: tuple[type[TaskEvent], ...] = (
     TaskCancelled,
     TaskExpired,
 )
+
+
+@dataclass(frozen=True)
+class TaskErased(TaskEvent):
+    """What the task's events held is gone for good; that they happened is not.
+
+    The store itself records it, and after the end: it is for auditors, and no client is ever told.
+    """
+
+    TOPIC: ClassVar[str] = "task.erased"
+
+    why: str
+
+
+# What may stand in the log beside the events of a task's own life, which alone are folded.
+AUDIT_EVENT_TYPES: tuple[type[TaskEvent], ...] = (TaskErased,)

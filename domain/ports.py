@@ -1,4 +1,5 @@
-"""Every seam of Outlast on one page, in words that an adapter can be built from (push: `push.py`).
+"""Every seam of Outlast on one page, in words that an adapter can be built from (push: `push.py`,
+audit: `audit.py`, retention: `retaining.py`).
 
 Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin;
 one contract suite (`tests/contracts/`) holds both to these sentences. All methods may raise
@@ -14,7 +15,7 @@ from typing import Protocol
 
 from .decisions import Ask, Events
 from .events import Json, TaskEvent
-from .owner import Owner
+from .owner import Caller
 from .task import Task
 
 Clock = Callable[[], datetime]
@@ -35,40 +36,55 @@ class EventLog(Protocol):
         ...
 
     async def read(self, task_id: str) -> Sequence[TaskEvent]:
-        """The events of one task, first to last; empty for an unknown one."""
+        """The events of one task, first to last; empty for an unknown one.
+
+        Raises PayloadError when what is stored cannot be opened.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class TaskView:
-    """What is known of a task without its history. `wire` is the JSON of `detailed_task`."""
+    """What is known of a task without its history. `wire` is the JSON of `detailed_task`.
+
+    It is what the task holds for its owner: read where it is told, and else left empty.
+    """
 
     task_id: str
     version: int
     owner: str
     is_terminal: bool
     expires_at: datetime | None
-    call_digest: str | None
     wire: bytes
 
 
 class TaskViews(Protocol):
     """One row a task, as of its last append; read without locks, never stale."""
 
-    async def get(self, task_id: str) -> TaskView | None:
-        """The row, or None for a task that is not stored."""
+    async def get(self, task_id: str, owner: str | None = None) -> TaskView | None:
+        """The row, or None for a task that is not stored, or not this owner's if one is named.
+
+        Raises PayloadError when what is stored cannot be opened.
+        """
         ...
 
     async def opened_with(self, owner: str, idempotency_key: str) -> TaskView | None:
-        """The task that this owner opened with this key, or None."""
+        """The task that this owner opened with this key, or None; without `wire`."""
         ...
 
     async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
-        """Tasks whose time to live has ended, oldest first, at most `limit`."""
+        """Tasks whose time to live has ended, oldest first, at most `limit`; without `wire`."""
+        ...
+
+    async def next_end(self) -> datetime | None:
+        """When the next time to live ends, or the first one did; None when none ever will."""
         ...
 
     async def forget(self, task_ids: Sequence[str]) -> None:
-        """Remove these tasks altogether, events included. Unknown ids are ignored."""
+        """Let no client have these tasks any more. Unknown ids are ignored.
+
+        What is left of them is for the audit alone, until it is erased; see `retaining.py`.
+        """
         ...
 
 
@@ -81,9 +97,10 @@ class Dispatcher(Protocol):
     """
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
-        """Lease up to `limit` due tasks to `worker`, oldest first.
+        """Lease up to `limit` due tasks to `worker`: in turn of the owners, of each oldest first.
 
-        No task is leased to two at once. Never blocks.
+        No task is leased to two at once, no owner waits for more than a turn of each other one.
+        Never blocks.
         """
         ...
 
@@ -268,8 +285,8 @@ class Upstreams(Protocol):
 class Identity(Protocol):
     """Who is asking."""
 
-    async def authenticate(self, authorization: str | None) -> Owner:
-        """The owner named by an Authorization header's value. Raises Unauthenticated."""
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """Who an Authorization header's value stands for. Raises Unauthenticated."""
         ...
 
     def knows(self, owner: str) -> bool:

@@ -217,7 +217,8 @@ class DueDelivery:
 
     `envelope` is None for an event, else the type of the control envelope, whose `why` may be set.
     `watermark` is what is safe once this has arrived. `tool` and `present` (version and wire) are
-    of the task's view row, while it is stored; an older version has to be folded from the stream.
+    of the task's view row; `present` is None when that is of another version or does not open, and
+    the event has to be folded from the stream.
     `fence` is this claim's: a later claim makes it void.
     """
 

@@ -191,10 +191,11 @@ BEGIN
     IF most IS NOT NULL AND 0 = ANY (expected) THEN
         SELECT l.number INTO reached
         FROM unnest(most) WITH ORDINALITY AS l(most, number)
-        JOIN outlast.owner_usage u ON CASE WHEN l.number > 4 THEN u.owner = '' ELSE u.owner IN (
-            SELECT outlast.owner_hash(v.owner) FROM unnest(owners, expected) AS v(owner, expected)
-            WHERE v.expected = 0) END
-        WHERE l.most < (ARRAY[u.tasks, u.working, u.parked, u.bytes])[((l.number - 1) % 4 + 1)::integer]
+        JOIN outlast.owner_usage u ON (u.owner = '') = (l.number > 4)
+        WHERE u.owner = ANY (''::bytea || ARRAY(
+            SELECT DISTINCT outlast.owner_hash(v.owner) FROM unnest(owners, expected) AS v(owner, expected)
+            WHERE v.expected = 0))
+            AND l.most < (ARRAY[u.tasks, u.working, u.parked, u.bytes])[((l.number - 1) % 4 + 1)::integer]
         ORDER BY l.number LIMIT 1;
         IF reached IS NOT NULL THEN
             RAISE EXCEPTION 'quota' USING ERRCODE = 'OL430', CONSTRAINT = reached::text;
