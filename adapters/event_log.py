@@ -13,10 +13,10 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -27,18 +27,28 @@ from psycopg.rows import dict_row
 
 from ..domain import errors
 from ..domain.decisions import Events
-from ..domain.events import EVENT_TYPES, TaskEvent
+from ..domain.events import AUDIT_EVENT_TYPES, EVENT_TYPES, TaskEvent
 from ..domain.queueing import LEASE_S, queueing
 from ..domain.quotas import Quotas
 from ..domain.task import Task, evolve
 from . import codec, failures, postgres
+from .sealing import VIEW, DataKey, Sealer
 
 WRITERS_MAX = 8  # appends in flight in one process; the rest wait for a thread
 APPEND_PATIENCE_S = 10.0  # how long an append outlives a lost connection before it gives up
 RETRY_PAUSE_S = 0.2
 
-for _event_type in EVENT_TYPES:
+for _event_type in EVENT_TYPES + AUDIT_EVENT_TYPES:
     register_topic(_event_type.TOPIC, _event_type)
+
+
+# The key comes with the first row: a stream is read at one go, whoever has met the task before.
+_READ = (
+    "SELECT e.originator_version, e.topic, e.state, k.wrapped, k.wrapped_by"
+    " FROM outlast.task_events e LEFT JOIN outlast.data_keys k"
+    " ON k.task_id = e.originator_id AND e.originator_version = 1"
+    " WHERE e.originator_id = %s ORDER BY e.originator_version"
+)
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,8 @@ def _type_of(topic: str) -> type[TaskEvent]:
 class ViewRow:
     """What an append leaves of one task outside its stream. `statuses`: one after each event.
 
-    `former` is the status before, None for a task that is opened.
+    `former` is the status before, None for a task that is opened; `data_key` is what seals one
+    that is opened, `name` what is stored of its idempotency key.
     """
 
     task: Task
@@ -96,6 +107,8 @@ class ViewRow:
     wire: bytes
     statuses: Sequence[str]
     former: str | None
+    name: str | None = None
+    data_key: DataKey | None = None
 
 
 class Line:
@@ -178,6 +191,7 @@ def _arguments(
     most: Sequence[int | None] | None,
 ) -> list[Any]:
     tasks = [row.task for row in rows]
+    data_keys = [row.data_key for row in rows]
     return [
         [event.originator_id for event in stored_events],
         [event.originator_version for event in stored_events],
@@ -193,29 +207,31 @@ def _arguments(
         [task.status.value for task in tasks],
         [task.created_at for task in tasks],
         [task.expires_at for task in tasks],
-        [_digest(task.opened.idempotency_key) for task in tasks],
-        [task.opened.call_digest for task in tasks],
+        [row.name for row in rows],
+        [None for _ in rows],  # a digest of the arguments would let one guess them
         [row.wire for row in rows],
         [row.queueing for row in rows],
         [task.worker for task in tasks],
         [task.delegated_until for task in tasks],
         LEASE_S,
         [row.former for row in rows],
-        [None for _ in rows],
-        None,
+        [key.wrapped if key else None for key in data_keys],
+        next((key.wrapped_by for key in data_keys if key), None),
         None if most is None else list(most),
     ]
-
-
-def _digest(idempotency_key: str | None) -> str | None:
-    return None if idempotency_key is None else codec.digest(idempotency_key)
 
 
 class PostgresEventLog:
     """`EventLog` on PostgreSQL. Appends run on a bounded set of threads: the library blocks."""
 
-    def __init__(self, database: postgres.Database, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        database: postgres.Database,
+        quotas: Quotas | None = None,
+        sealer: Sealer | None = None,
+    ) -> None:
         self._database = database
+        self._sealer = sealer or Sealer(database)
         self._most = (quotas or Quotas()).most
         self._mapper = TaskEventMapper()
         self._recorder = TaskEventRecorder(_datastore(database.url))
@@ -233,14 +249,36 @@ class PostgresEventLog:
         wire = codec.wire_of(after)
         former = before.status.value if before else None
         row = ViewRow(after, expected, queueing(before, after), wire, statuses, former)
-        stored = [self._mapper.to_stored_event(event) for event in events]
+        row, stored = await self._sealed(row, map(self._mapper.to_stored_event, events))
         loop, line = asyncio.get_running_loop(), Line()
         appended = loop.run_in_executor(self._threads, self._append, stored, row, line)
         timer = loop.call_later(APPEND_PATIENCE_S, line.hang_up)
         appended.add_done_callback(lambda _: timer.cancel())
         # Shielded: a caller that goes away leaves no append half known. It happens, or it does not.
         await asyncio.shield(appended)
+        if before is None:
+            self._sealer.opened(after.id, row.data_key)
         return after
+
+    async def _sealed(
+        self, row: ViewRow, events: Iterable[StoredTaskEvent]
+    ) -> tuple[ViewRow, Sequence[StoredTaskEvent]]:
+        """Both as they are stored, with what comes with an opening."""
+        sealer, task = self._sealer, row.task
+        if row.former is None:
+            data_key = await sealer.new_key(task.id)
+            key, asked = data_key.key if data_key else None, task.opened.idempotency_key
+            name = None if asked is None else await sealer.stored_name(asked)
+            row = replace(row, data_key=data_key, name=name)
+        else:
+            key = await sealer.key_of(task.id)
+
+        def sealed(event: StoredTaskEvent) -> StoredTaskEvent:
+            place = (task.id, event.originator_version, event.topic)
+            return replace(event, state=sealer.seal(key, *place, event.state))
+
+        wire = sealer.seal(key, task.id, task.version, VIEW, row.wire)
+        return replace(row, wire=wire), [sealed(event) for event in events]
 
     def _append(self, stored: Sequence[StoredTaskEvent], row: ViewRow, line: Line) -> None:
         while True:
@@ -287,12 +325,21 @@ class PostgresEventLog:
         """See `EventLog.read`."""
         if not codec.is_storable(task_id):
             return []
-        rows = await self._database.rows(
-            "SELECT originator_id, originator_version, topic, state FROM outlast.task_events"
-            " WHERE originator_id = %s ORDER BY originator_version",
-            task_id,
-        )
-        return [self._mapper.to_domain_event(StoredEvent(*row)) for row in rows]
+        rows = await self._database.rows(_READ, task_id)
+        if not rows:
+            return []
+        key = await self._key(task_id, *rows[0][3:])
+        opens, lifts = self._sealer.open, self._mapper.to_domain_event
+        return [
+            lifts(StoredEvent(task_id, version, topic, opens(key, task_id, version, topic, state)))
+            for version, topic, state, *_ in rows
+        ]
+
+    async def _key(self, task_id: str, wrapped: bytes | None, by: str | None) -> bytes | None:
+        """The key of a stored task, beside whose first event this row of `data_keys` was read."""
+        if self._sealer.knows(task_id):
+            return await self._sealer.key_of(task_id)
+        return await self._sealer.learn(task_id, wrapped, by)
 
     def close(self) -> None:
         """End the threads and their connections."""

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ..domain import errors
@@ -12,27 +12,50 @@ from ..domain.decisions import Events
 from ..domain.events import TaskEvent
 from ..domain.ports import TaskView
 from ..domain.queueing import LEASE_S, Queueing, queueing
+from ..domain.quotas import Quotas
 from ..domain.task import Task, evolve
 from . import codec
 from .bus import Bus, BusWakeup
+from .memory_fair import Usage, in_turn
 
 
 @dataclass
 class _Queued:
+    owner: str
     due: float
     worker: str | None = None
     lease_until: float = 0.0
 
 
+@dataclass
+class Past:
+    """A task that was forgotten; see `memory_past.py`. Once erased, `owner` is a digest."""
+
+    owner: str
+    archived_at: datetime
+    events: list[TaskEvent]
+    is_erased: bool = False
+
+
 class MemoryStore:
     """`EventLog`, `TaskViews` and `Dispatcher` in one, for they are one store."""
 
-    def __init__(self, signal: Bus) -> None:
+    def __init__(
+        self, signal: Bus, quotas: Quotas | None = None, running_per_owner: int | None = None
+    ) -> None:
         self._signal = signal
+        self._usage = Usage(quotas or Quotas())
+        self._running_per_owner, self._place = running_per_owner, ""
         self._events: dict[str, list[TaskEvent]] = {}
         self._views: dict[str, TaskView] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._queue: dict[str, _Queued] = {}
+        self.past: dict[str, Past] = {}
+
+    @property
+    def owners(self) -> Mapping[str, str]:
+        """Whose each task is that clients may ask for."""
+        return {task_id: view.owner for task_id, view in self._views.items()}
 
     async def append(self, before: Task | None, events: Events) -> Task:
         """See `EventLog.append`."""
@@ -43,6 +66,11 @@ class MemoryStore:
         if after is None or not events:
             raise ValueError("nothing to append")
         self._refuse_conflicts(after, expected)
+        if before is None:
+            self._usage.check(after, events)
+        self._usage.appended(after, events)
+        if after.opened.idempotency_key is not None:
+            self._keys[after.owner, after.opened.idempotency_key] = after.id
         self._events.setdefault(after.id, []).extend(events)
         self._views[after.id] = TaskView(
             after.id,
@@ -50,7 +78,6 @@ class MemoryStore:
             after.owner,
             after.status.is_terminal,
             after.expires_at,
-            after.opened.call_digest,
             codec.wire_of(after),
         )
         self._requeue(after, queueing(before, after))
@@ -64,19 +91,19 @@ class MemoryStore:
             raise errors.StaleVersion(after.id, expected)
         if after.opened.idempotency_key is not None:
             key = (after.owner, after.opened.idempotency_key)
-            if self._keys.setdefault(key, after.id) != after.id:
+            if self._keys.get(key, after.id) != after.id:
                 raise errors.DuplicateOpening
 
     def _requeue(self, after: Task, what: Queueing) -> None:
         now = time.monotonic()
         if what is Queueing.PUT:
-            self._queue[after.id] = _Queued(now)
+            self._queue[after.id] = _Queued(after.owner, now)
             self._signal.queue_moved()
         elif what is Queueing.LEASE:
-            self._queue[after.id] = _Queued(now, after.worker, now + LEASE_S)
+            self._queue[after.id] = _Queued(after.owner, now, after.worker, now + LEASE_S)
         elif what is Queueing.WAIT and after.delegated_until is not None:
             wait_s = (after.delegated_until - datetime.now(UTC)).total_seconds()
-            self._queue[after.id] = _Queued(now + wait_s)
+            self._queue[after.id] = _Queued(after.owner, now + wait_s)
         elif what is Queueing.DROP:
             self._queue.pop(after.id, None)
 
@@ -85,15 +112,17 @@ class MemoryStore:
         await _turn()
         return list(self._events.get(task_id, ()))
 
-    async def get(self, task_id: str) -> TaskView | None:
+    async def get(self, task_id: str, owner: str | None = None) -> TaskView | None:
         """See `TaskViews.get`."""
         await _turn()
-        return self._views.get(task_id)
+        view = self._views.get(task_id)
+        return view if view is None or owner in {None, view.owner} else None
 
     async def opened_with(self, owner: str, idempotency_key: str) -> TaskView | None:
         """See `TaskViews.opened_with`."""
         await _turn()
-        return self._views.get(self._keys.get((owner, idempotency_key), ""))
+        view = self._views.get(self._keys.get((owner, idempotency_key), ""))
+        return view and replace(view, wire=b"")
 
     async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
         """See `TaskViews.due`."""
@@ -101,28 +130,50 @@ class MemoryStore:
         ended = [
             (v.expires_at, v) for v in self._views.values() if v.expires_at and v.expires_at <= now
         ]
-        return [view for _, view in sorted(ended, key=lambda pair: pair[0])[:limit]]
+        oldest = sorted(ended, key=lambda pair: pair[0])[:limit]
+        return [replace(view, wire=b"") for _, view in oldest]
+
+    async def next_end(self) -> datetime | None:
+        """See `TaskViews.next_end`."""
+        await _turn()
+        return min((v.expires_at for v in self._views.values() if v.expires_at), default=None)
 
     async def forget(self, task_ids: Sequence[str]) -> None:
         """See `TaskViews.forget`."""
         await _turn()
         for task_id in task_ids:
-            self._views.pop(task_id, None)
-            self._events.pop(task_id, None)
+            view = self._views.pop(task_id, None)
+            events = self._events.pop(task_id, [])
+            self._usage.forgot(task_id)
             self._queue.pop(task_id, None)
+            if view is not None:
+                self.past[task_id] = Past(view.owner, datetime.now(UTC), events)
         self._keys = {key: task_id for key, task_id in self._keys.items() if task_id in self._views}
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`."""
         await _turn()
         now = time.monotonic()
-        free = [
-            item for item in self._queue.items() if item[1].due <= now and item[1].lease_until < now
-        ]
-        claimed = sorted(free, key=lambda item: item[1].due)[:limit]
-        for _, queued in claimed:
-            queued.worker, queued.lease_until = worker, now + lease_s
-        return [task_id for task_id, _ in claimed]
+        due = sorted(self._queue.items(), key=lambda item: item[1].due)
+        waiting: dict[str, list[str]] = {}
+        for task_id, queued in sorted(due, key=lambda item: item[1].worker is None):
+            if queued.due <= now and queued.lease_until < now:
+                waiting.setdefault(queued.owner, []).append(task_id)
+        turns = in_turn(waiting, self._place, limit, self._room)
+        for owner, task_id in turns:
+            self._place = owner
+            self._queue[task_id].worker = worker
+            self._queue[task_id].lease_until = now + lease_s
+        claimed = {task_id for _, task_id in turns}
+        return [task_id for task_id, _ in due if task_id in claimed]
+
+    def _room(self, owner: str) -> int:
+        """How many tasks of this owner may be leased now; those of lost workers come first."""
+        if self._running_per_owner is None:
+            return len(self._queue)
+        held = [q for q in self._queue.values() if q.owner == owner and q.worker is not None]
+        lapsed = sum(q.lease_until < time.monotonic() for q in held)
+        return lapsed + max(0, self._running_per_owner - len(held))
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
         """See `Dispatcher.renew`."""
@@ -137,7 +188,8 @@ class MemoryStore:
         await _turn()
         for task_id in task_ids:
             if self._holds(worker, task_id):
-                self._queue[task_id] = _Queued(time.monotonic() + delay_s)
+                owner = self._queue[task_id].owner
+                self._queue[task_id] = _Queued(owner, time.monotonic() + delay_s)
 
     async def depth(self) -> int:
         """See `Dispatcher.depth`."""

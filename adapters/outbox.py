@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from ..domain import errors
 from ..domain.push import Attempt, DueDelivery, Health
 from . import codec, postgres
+from .sealing import VIEW, Sealer, is_sealed
 
 BACKLOG_BATCH = 500
 SWEEP_BATCH = 1_000
@@ -55,8 +57,9 @@ class _Outcome:
 class PostgresOutbox:
     """`Outbox` on PostgreSQL. All times are the server's."""
 
-    def __init__(self, database: postgres.Database) -> None:
+    def __init__(self, database: postgres.Database, sealer: Sealer | None = None) -> None:
         self._database = database
+        self._sealer = sealer or Sealer(database)
         self._outcomes: list[_Outcome] = []
         self._settling: asyncio.Task[None] | None = None
         self._alone: set[asyncio.Task[None]] = set()
@@ -72,7 +75,24 @@ class PostgresOutbox:
             lease_s,
             list(busy),
         )
-        return [_due(row) for row in rows]
+        claimed = [_due(row) for row in rows]
+        await self._sealer.meet([due.task_id for due in claimed if _is_sealed(due)])
+        return [await self._opened(due) for due in claimed]
+
+    async def _opened(self, due: DueDelivery) -> DueDelivery:
+        """The claim with its view row opened.
+
+        One that does not open is left out: the task's stream will say why, and no other claim has
+        to suffer for it.
+        """
+        if due.present is None:
+            return due
+        try:
+            key = await self._sealer.key_of(due.task_id)
+            wire = self._sealer.open(key, due.task_id, due.version, VIEW, due.present[1])
+        except errors.PayloadError:
+            return replace(due, present=None)
+        return replace(due, present=(due.version, wire))
 
     async def settle(self, due: DueDelivery, attempt: Attempt, retry_in_s: float | None) -> bool:
         """See `Outbox.settle`. Outcomes that come while others are written share one call."""
@@ -226,6 +246,10 @@ def _attempt(row: Sequence[Any]) -> Attempt:
     return Attempt(*facts, event=(task_id, version) if task_id else None)
 
 
+def _is_sealed(due: DueDelivery) -> bool:
+    return due.present is not None and is_sealed(due.present[1])
+
+
 def _due(row: Sequence[Any]) -> DueDelivery:
     identity, fence, attempts, subscription_id, owner, url, name, secret, former, *rest = row
     envelope, why, position, task_id, version, watermark, tool, view_version, wire, *health = rest
@@ -245,6 +269,6 @@ def _due(row: Sequence[Any]) -> DueDelivery:
         version=version,
         watermark=watermark,
         tool=tool,
-        present=None if view_version is None else (view_version, bytes(wire)),
+        present=(version, bytes(wire)) if view_version == version else None,
         health=Health(*health),
     )
