@@ -1,26 +1,38 @@
-"""Who is asking: one local owner on loopback, or bearer tokens from a file."""
+"""Who is asking: one local owner on loopback, bearer tokens from a file, the operators' token.
+
+Tokens of OAuth issuers are judged in `oauth.py`.
+"""
 
 import hashlib
 import hmac
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..domain import errors
-from ..domain.owner import LOCAL_OWNER, Owner
+from ..domain.owner import LOCAL_CALLER, LOCAL_OWNER, Caller, Owner, Scope
+from ..domain.ports import Identity
 
 ISSUER = "outlast:tokens"
+USUAL_SCOPES = (Scope.CALL, Scope.WATCH)
+
+_OPERATOR = Caller(
+    Owner("outlast:operators", "operator", "default"), frozenset({Scope.OPERATE, Scope.AUDIT})
+)
 
 
 class LocalIdentity:
-    """Everybody who can reach the loopback interface is the one local owner."""
+    """Everybody who can reach us is the one local owner, and may do what is said."""
 
-    async def authenticate(self, authorization: str | None) -> Owner:
+    def __init__(self, scopes: frozenset[Scope] = LOCAL_CALLER.scopes) -> None:
+        self._caller = Caller(LOCAL_OWNER, scopes)
+
+    async def authenticate(self, authorization: str | None) -> Caller:
         """See `Identity.authenticate`. Never refuses; a header is ignored."""
         del authorization
-        return LOCAL_OWNER
+        return self._caller
 
     def knows(self, owner: str) -> bool:
         """See `Identity.knows`."""
@@ -32,6 +44,7 @@ class _Token(BaseModel):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     subject: str = Field(min_length=1)
     client: str = Field(default="default", min_length=1)
+    scopes: list[Scope] = Field(default=list(USUAL_SCOPES), min_length=1)
 
 
 class _TokenFile(BaseModel):
@@ -45,12 +58,12 @@ class StaticTokens:
     The file holds their SHA-256 only: a token is random, so no salt is needed.
     """
 
-    def __init__(self, owners: Mapping[str, Owner]) -> None:
-        self._owners = owners
+    def __init__(self, callers: Mapping[str, Caller]) -> None:
+        self._callers = callers
 
     @classmethod
     def read(cls, path: Path) -> "StaticTokens":
-        """Tokens of a TOML file of `[[tokens]]` tables (sha256, subject, client).
+        """Tokens of a TOML file of `[[tokens]]` tables (sha256, subject, client, scopes).
 
         Raises ConfigurationError, which never shows a value: it may be a token put in by mistake.
         """
@@ -61,30 +74,79 @@ class StaticTokens:
             raise _unusable(path, wrong) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise _unusable(path, str(error)) from error
-        owners: dict[str, Owner] = {}
+        callers: dict[str, Caller] = {}
         for number, token in enumerate(parsed.tokens):
-            if token.sha256 in owners:
+            if token.sha256 in callers:
                 raise _unusable(path, f"tokens.{number}.sha256: this token is listed twice")
-            owners[token.sha256] = Owner(ISSUER, token.subject, token.client)
-        return cls(owners)
+            owner = Owner(ISSUER, token.subject, token.client)
+            callers[token.sha256] = Caller(owner, frozenset(token.scopes))
+        return cls(callers)
 
-    async def authenticate(self, authorization: str | None) -> Owner:
+    async def authenticate(self, authorization: str | None) -> Caller:
         """See `Identity.authenticate`. Compares digests in constant time, every one of them."""
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            raise errors.Unauthenticated
-        given = hashlib.sha256(token.strip().encode(errors="surrogatepass")).hexdigest()
-        found: Owner | None = None
-        for digest, owner in self._owners.items():
+        given = _digest(bearer_token(authorization))
+        found: Caller | None = None
+        for digest, caller in self._callers.items():
             if hmac.compare_digest(digest, given):
-                found = owner
+                found = caller
         if found is None:
             raise errors.Unauthenticated
         return found
 
     def knows(self, owner: str) -> bool:
         """See `Identity.knows`: whether some token is this owner's."""
-        return any(known.key == owner for known in self._owners.values())
+        return any(known.owner.key == owner for known in self._callers.values())
+
+
+class OperatorToken:
+    """The one token of those who operate the service, from its settings."""
+
+    def __init__(self, token: str) -> None:
+        self._digest = _digest(token)
+
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """See `Identity.authenticate`. Digests are compared: not even a length is told by time."""
+        if not hmac.compare_digest(_digest(bearer_token(authorization)), self._digest):
+            raise errors.Unauthenticated
+        return _OPERATOR
+
+    def knows(self, owner: str) -> bool:
+        """See `Identity.knows`: it has no tasks to be told of."""
+        del owner
+        return False
+
+
+class Identities:
+    """Several ways to be known; the first that knows the caller decides."""
+
+    def __init__(self, ways: Sequence[Identity]) -> None:
+        self._ways = ways
+
+    async def authenticate(self, authorization: str | None) -> Caller:
+        """See `Identity.authenticate`. The last refusal is the one that is told."""
+        refused = errors.Unauthenticated()
+        for way in self._ways:
+            try:
+                return await way.authenticate(authorization)
+            except errors.Unauthenticated as error:
+                refused = error
+        raise refused
+
+    def knows(self, owner: str) -> bool:
+        """See `Identity.knows`."""
+        return any(way.knows(owner) for way in self._ways)
+
+
+def bearer_token(authorization: str | None) -> str:
+    """The token in a header's value. Raises Unauthenticated."""
+    scheme, _, token = (authorization or "").partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise errors.Unauthenticated
+    return token.strip()
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()
 
 
 def _place(location: tuple[int | str, ...]) -> str:
