@@ -4,6 +4,9 @@ A lease that has run out says that its worker is dead, or that nobody could rene
 was away. So only a process that has itself been in touch with the store for as long as a lease
 takes the work of others: after an outage the living get the time to renew, and what is merely due
 is claimed at once.
+
+Claims go round the owners: each claim begins with the owner after the one that had the last turn,
+so a task waits for one turn of each other owner, however many tasks those have.
 """
 
 import time
@@ -39,30 +42,37 @@ class PostgresDispatcher:
     """`Dispatcher` on PostgreSQL. All times are the server's: clocks of workers do not matter.
 
     `patience_s` is how long this process must have been in touch before it takes others' work.
+    `running_per_owner` holds for all workers that are given it; work that was opened by who runs
+    it counts, and is not cut off.
     """
 
-    def __init__(self, database: postgres.Database, patience_s: float = LEASE_S) -> None:
+    def __init__(
+        self,
+        database: postgres.Database,
+        patience_s: float = LEASE_S,
+        running_per_owner: int | None = None,
+    ) -> None:
         self._database = database
         self._contact, self._patience_s = Contact(), patience_s
+        self._running_per_owner = running_per_owner
+        self._place = b""  # whose turn was the last: the owners stand in a ring
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`. Skips rows that an append holds; its signal follows."""
         rows = await self._database.rows(
-            "WITH free AS MATERIALIZED ("
-            " SELECT task_id FROM outlast.run_queue"
-            " WHERE due <= clock_timestamp()"
-            " AND (lease_until IS NULL OR (lease_until < clock_timestamp() AND %s))"
-            " ORDER BY due LIMIT %s FOR UPDATE SKIP LOCKED)"
-            " UPDATE outlast.run_queue q"
-            " SET worker = %s, lease_until = clock_timestamp() + make_interval(secs => %s)"
-            " FROM free WHERE q.task_id = free.task_id RETURNING q.task_id, q.due",
-            self._contact.lasts(self._patience_s),
-            limit,
+            "SELECT claimed_id, claimed_due, claimed_owner"
+            " FROM outlast.claim_tasks(%s, %s::integer, %s, %s::bytea, %s::bigint, %s)",
             worker,
+            limit,
             lease_s,
+            self._place,
+            self._running_per_owner,
+            self._contact.lasts(self._patience_s),
         )
         self._contact.made()
-        return [task_id for task_id, _due in sorted(rows, key=lambda row: row[1])]
+        if rows:
+            self._place = bytes(rows[-1][2])
+        return [task_id for task_id, _due, _owner in sorted(rows, key=lambda row: row[1])]
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
         """See `Dispatcher.renew`.
