@@ -42,6 +42,8 @@ class _Way:
         self._failures = min(self._failures + 1, 16)
         if isinstance(error, errors.RequestRefused):
             pause_s = UNSUPPORTED_S
+        elif isinstance(error, errors.SlowDown):
+            pause_s += error.after_s
         self.due_at = time.monotonic() + pause_s
 
 

@@ -20,6 +20,7 @@ from .remote import (
     Json,
     Remote,
     message_in,
+    refuse_haste,
     result_of,
 )
 
@@ -82,12 +83,14 @@ class CallingRemote(Remote):
 
 
 async def _response(answer: httpx2.Response, request_id: Any) -> Json:
-    """The one response in an answer. Raises RequestRefused, ConnectionLost."""
+    """The one response in an answer. Raises RequestRefused, ConnectionLost, SlowDown."""
     if answer.status_code in _REFUSALS:
         raise errors.RequestRefused(answer.status_code, HTTPStatus(answer.status_code).phrase)
     kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "text/event-stream":
-        return _message(answer.status_code, await answer.aread())
+        body = await answer.aread()
+        refuse_haste(answer, body)
+        return _message(answer.status_code, body)
     async for event in httpx2.EventSource(answer, FRAME_BYTES_MAX):
         message = message_in(event.data) if event.data else {}
         if message.get("id") == request_id and ("result" in message or "error" in message):

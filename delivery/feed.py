@@ -1,6 +1,6 @@
 """The changes of tasks, read from the stores: what every way of delivery reads from."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from ..domain.events import TaskEvent
 from ..domain.ports import Clock, EventLog, TaskView, TaskViews
@@ -8,21 +8,37 @@ from ..domain.task import Task, evolve
 from .port import Change
 
 Encode = Callable[[Task], bytes]
+End = Callable[[str], Awaitable[object]]
+
+
+async def leave(task_id: str) -> None:
+    """Leave a task whose time is over to whoever sweeps."""
 
 
 class Feed:
-    """Reads by version. `encode` gives the wire form, the same that the view rows hold."""
+    """Reads by version. `encode` gives the wire form, the same that the view rows hold.
 
-    def __init__(self, views: TaskViews, log: EventLog, encode: Encode, clock: Clock) -> None:
+    `end` ends a task whose time to live is over, if it may be ended.
+    """
+
+    def __init__(
+        self, views: TaskViews, log: EventLog, encode: Encode, clock: Clock, end: End = leave
+    ) -> None:
         self._views, self._log, self._encode, self._now = views, log, encode, clock
+        self._end = end
 
     async def owned(self, owner: str, task_id: str) -> TaskView | None:
-        """The view of a task of this owner; None for another's, an expired one, or none at all."""
-        view = await self._views.get(task_id)
-        if view is None or view.owner != owner:
+        """The view of a task of this owner; None for another's, an expired one, or none at all.
+
+        One that should have ended by now is ended first.
+        """
+        view = await self._views.get(task_id, owner)
+        if view is None or view.expires_at is None or view.expires_at > self._now():
+            return view
+        if view.is_terminal:
             return None
-        has_gone = view.is_terminal and view.expires_at and view.expires_at <= self._now()
-        return None if has_gone else view
+        await self._end(task_id)
+        return await self._views.get(task_id, owner)
 
     async def after(self, task_id: str, version: int) -> Sequence[Change] | None:
         """Every change with a higher version, oldest first; from 0 the present state alone.

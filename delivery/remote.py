@@ -3,9 +3,11 @@
 import base64
 import itertools
 import json
+import math
 import re
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import httpx2
@@ -13,9 +15,13 @@ import orjson
 
 from ..domain import errors
 from ..domain.extension import TASKS_EXTENSION
+from .webhook.reply import retry_after_s
 
 PROTOCOL_VERSION = "2026-07-28"
 UNAUTHORIZED = 401
+TOO_MANY_REQUESTS = 429
+HASTE = "too_many_requests"  # the reason in the data of Outlast's own error
+WAIT_S_MAX = 600.0  # of what a server may ask for
 CONNECT_S_MAX = 5.0
 ANSWER_S_MAX = 60.0
 SILENCE_S_MAX = 60.0  # a stream shows that it lives at least twice as often
@@ -65,6 +71,7 @@ class Remote:
             )
         except httpx2.TransportError as error:
             raise errors.ConnectionLost(str(error) or type(error).__name__) from error
+        refuse_haste(answer, answer.content)
         return result_of(_decoded(answer.status_code, answer.content))
 
     async def stream(self, method: str, params: Mapping[str, Any]) -> AsyncGenerator[Json]:
@@ -81,7 +88,9 @@ class Remote:
             ) as answer:
                 kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
                 if kind != "text/event-stream":
-                    yield _decoded(answer.status_code, await answer.aread())
+                    body = await answer.aread()
+                    refuse_haste(answer, body)
+                    yield _decoded(answer.status_code, body)
                     return
                 async for event in httpx2.EventSource(answer, FRAME_BYTES_MAX):
                     if event.data:
@@ -111,9 +120,12 @@ def header_value(text: str) -> str:
 
 
 def result_of(message: Json) -> Json:
-    """The result in a response. Raises RequestRefused."""
+    """The result in a response. Raises RequestRefused, SlowDown."""
     if "error" in message:
         error = cast(Json, message["error"])
+        after_s = _asked_s(error)
+        if after_s is not None:
+            raise errors.SlowDown(after_s)
         raise errors.RequestRefused(
             int(error.get("code", 0)), str(error.get("message", "")), error.get("data")
         )
@@ -121,6 +133,38 @@ def result_of(message: Json) -> Json:
     if not isinstance(result, dict):
         raise errors.ConnectionLost("the answer holds neither a result nor an error")
     return cast(Json, result)
+
+
+def refuse_haste(answer: httpx2.Response, body: bytes) -> None:
+    """Raises SlowDown for the status that says so, whoever it is that sent it."""
+    if answer.status_code != TOO_MANY_REQUESTS:
+        return
+    try:
+        error = message_in(body).get("error")
+    except errors.ConnectionLost:
+        error = None
+    after_s = _asked_s(cast(Json, error)) if isinstance(error, dict) else None
+    if after_s is None:
+        after_s = asked_s(answer.headers.get("retry-after"))
+    raise errors.SlowDown(after_s)
+
+
+def asked_s(header: str | None) -> float:
+    """The seconds that a Retry-After asks for; 0 for none that can be read."""
+    wait_s = None if header is None else retry_after_s(header, datetime.now(UTC))
+    return min(float(wait_s or 0), WAIT_S_MAX)
+
+
+def _asked_s(error: Json) -> float | None:
+    """The seconds that Outlast asks for; None in an error that says something else."""
+    data = error.get("data")
+    told = cast(Json, data) if isinstance(data, dict) else Json()
+    wait_ms = told.get("retryAfterMs")
+    if told.get("reason") != HASTE or isinstance(wait_ms, bool):
+        return None
+    if not isinstance(wait_ms, int | float) or not 0 <= wait_ms < math.inf:
+        return None
+    return min(wait_ms / 1000, WAIT_S_MAX)
 
 
 def message_in(text: str | bytes) -> Json:

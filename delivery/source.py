@@ -49,7 +49,10 @@ class Backoff:
             raise error
         ceiling_s = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2.0**self._failures)
         self._failures = min(self._failures + 1, 16)
-        await asyncio.sleep(random.uniform(ceiling_s / 2, ceiling_s))  # noqa: S311 - not a secret
+        pause_s = random.uniform(ceiling_s / 2, ceiling_s)  # noqa: S311 - not a secret
+        if isinstance(error, errors.SlowDown):
+            pause_s += error.after_s  # so that not all who are told the same come at once
+        await asyncio.sleep(pause_s)
 
 
 def is_final(error: errors.OutlastError) -> bool:

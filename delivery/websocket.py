@@ -18,7 +18,14 @@ from ..domain import errors
 from .frames import LISTEN, RequestId, TaskState
 from .listen import listen_params, told_state
 from .port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
-from .remote import CONNECT_S_MAX, FRAME_BYTES_MAX, Remote, message_in
+from .remote import (
+    CONNECT_S_MAX,
+    FRAME_BYTES_MAX,
+    TOO_MANY_REQUESTS,
+    Remote,
+    asked_s,
+    message_in,
+)
 from .source import Backoff, Place
 
 CLOSE_S_MAX = 1.0  # what a closing handshake may take: the watch has ended anyway
@@ -155,5 +162,7 @@ class WebSocketSource:
 
 def _ours(error: Exception) -> errors.OutlastError:
     if isinstance(error, websockets.InvalidStatus):
+        if error.response.status_code == TOO_MANY_REQUESTS:
+            return errors.SlowDown(asked_s(error.response.headers.get("Retry-After")))
         return errors.RequestRefused(error.response.status_code, str(error))
     return errors.ConnectionLost(str(error) or type(error).__name__)

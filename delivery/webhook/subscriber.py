@@ -138,7 +138,8 @@ class Subscriber:
                 _log.warning("a subscription is not granted yet: %s", error)
                 ceiling_s = min(RETRY_S_MAX, RETRY_S_FIRST * 2.0**failures)
                 failures = min(failures + 1, 16)
-                await _pause(_jittered(ceiling_s))
+                asked_s = error.after_s if isinstance(error, errors.SlowDown) else 0.0
+                await _pause(asked_s + _jittered(ceiling_s))
                 continue
             failures = 0
             yield grant

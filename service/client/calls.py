@@ -129,10 +129,12 @@ class Calls:
         raise InvalidAnswer("the server asks again and again")
 
     async def _sent(self, entry: Entry, params: Json) -> Json:
-        pauses = Pauses(RESEND_S_MAX if entry.is_keyed else 0.0)
+        pauses, slowed = Pauses(RESEND_S_MAX if entry.is_keyed else 0.0), Pauses(RESEND_S_MAX)
         while True:
             try:
                 return await self._reach.server.call(params)
+            except errors.SlowDown as error:  # it has certainly not run
+                await slowed.after(error)
             except errors.ConnectionLost as error:
                 await pauses.after(error)
 

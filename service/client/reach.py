@@ -91,6 +91,8 @@ class Pauses:
         if self._until is not None and anyio.current_time() >= self._until:
             raise error
         length_s = min(PAUSE_S_MAX, PAUSE_S_FIRST * 2.0**self._failures)
+        if isinstance(error, errors.SlowDown):
+            length_s += error.after_s
         self._failures = min(self._failures + 1, 16)
         with anyio.move_on_after(length_s):
             await anyio.sleep_forever()
