@@ -1,4 +1,4 @@
-"""`/admin/webhooks`: what operators do, over HTTP. JSON in and out, behind a token of its own.
+"""`/admin/webhooks`: what operators do, over HTTP. JSON in and out, for the scope `operate`.
 
     GET  /admin/webhooks                 ?owner= &only=suspended|failing &after= &limit=
     GET  /admin/webhooks/{id}
@@ -7,13 +7,11 @@
     POST /admin/webhooks/{id}/resume
     POST /admin/webhooks/{id}/test
 
-A refusal is `{"error": "a sentence"}`: 400 for what was asked wrongly, 401 without the token, 404
-for what is not there, 409 for what cannot be done as things are, 503 while the store is away. An
-owner's token opens nothing here, and this one nothing elsewhere.
+A refusal is `{"error": "a sentence"}`: 400 for what was asked wrongly, 401 without a token, 403 for
+one without the scope, 404 for what is not there, 409 for what cannot be done as things are, 503
+while the store is away.
 """
 
-import hashlib
-import hmac
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -26,10 +24,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..domain import errors
-from ..domain.owner import Owner
+from ..domain.owner import Owner, Scope
 from ..domain.push import Trouble
 from . import bodies
-from .guard import Guard
+from .access import Access
 from .jsonrpc import Rejection, dumps
 from .operators import (
     PAGE_MAX,
@@ -110,11 +108,10 @@ class _Refused(Exception):
 
 
 class Admin:
-    """The routes, for whoever holds the token."""
+    """The routes, for whoever may operate the service."""
 
-    def __init__(self, operators: Operators, token: str, guard: Guard) -> None:
-        self._operators, self._guard = operators, guard
-        self._digest = _digest(token)
+    def __init__(self, operators: Operators, access: Access) -> None:
+        self._operators, self._access = operators, access
 
     def routes(self) -> list[Route]:
         """What to mount."""
@@ -164,8 +161,7 @@ class Admin:
     def _route(self, method: str, path: str, handler: Handler) -> Route:
         async def answer(request: Request) -> Response:
             try:
-                self._guard.check(request.headers.get("host"), request.headers.get("origin"))
-                self._check_token(request.headers.get("authorization"))
+                await self._access.admit(request.headers, Scope.OPERATE)
                 return _json(200, await handler(request))
             except ClientDisconnect:
                 return Response(status_code=400)
@@ -174,21 +170,6 @@ class Admin:
                 return _json(refused.status, {"error": refused.message}, refused.headers)
 
         return Route(path, answer, methods=[method])
-
-    def _check_token(self, authorization: str | None) -> None:
-        """Raises _Refused. Digests are compared, so that not even a length is told by time."""
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(
-            _digest(token.strip()), self._digest
-        ):
-            challenge = "Bearer" if authorization is None else 'Bearer error="invalid_token"'
-            raise _Refused(
-                401, "The operators' bearer token is required", **{"WWW-Authenticate": challenge}
-            )
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode(errors="surrogatepass")).digest()
 
 
 def _owner_key(text: str) -> str:
@@ -243,7 +224,7 @@ def _judged(error: Exception) -> _Refused:
     if isinstance(error, _Refused):
         return error
     if isinstance(error, Rejection):
-        return _Refused(error.status, error.message)
+        return _Refused(error.status, error.message, **error.headers)
     for kind, status in _STATUSES.items():
         if isinstance(error, kind):
             again = {"Retry-After": str(RETRY_S)} if status == UNAVAILABLE else {}

@@ -1,6 +1,6 @@
 """The ASGI application: endpoint, socket, health and figures, with the worker in its lifespan."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from . import callbacks
+from .access import Protected
 from .admin import Admin
+from .audit_http import AuditPages
 from .callbacks import Callbacks
 from .endpoint import Endpoint
 from .metrics import Metrics
@@ -28,7 +30,7 @@ class Parts:
 
     `running` holds all that must be opened and closed; `wind_down` ends open streams and the
     claiming of work, before the server waits for requests in flight. `public_keys` is the JWK set
-    of webhook signatures. Without one of the last three its routes are not there.
+    of webhook signatures. Without one of the last five its routes are not there.
     """
 
     endpoint: Endpoint
@@ -40,6 +42,8 @@ class Parts:
     public_keys: Mapping[str, Any] | None = None
     callbacks: Callbacks | None = None
     admin: Admin | None = None
+    protected: Protected | None = None
+    audit: AuditPages | None = None
 
 
 def assemble(parts: Parts) -> FastAPI:
@@ -71,8 +75,16 @@ def assemble(parts: Parts) -> FastAPI:
     app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))
     if parts.public_keys is not None:
         app.router.routes.append(Route(PUBLIC_KEYS_PATH, public_keys, methods=["GET"]))
-    if parts.callbacks is not None:
-        app.router.routes.append(Route(callbacks.PATH, parts.callbacks.post, methods=["POST"]))
-    if parts.admin is not None:
-        app.router.routes.extend(parts.admin.routes())
+    app.router.routes.extend(_further_routes(parts))
     return app
+
+
+def _further_routes(parts: Parts) -> Iterator[Route]:
+    if parts.callbacks is not None:
+        yield Route(callbacks.PATH, parts.callbacks.post, methods=["POST"])
+    if parts.admin is not None:
+        yield from parts.admin.routes()
+    if parts.protected is not None:
+        yield from parts.protected.routes(MCP_PATH)
+    if parts.audit is not None:
+        yield from parts.audit.routes()

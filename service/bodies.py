@@ -7,11 +7,12 @@ from starlette.requests import Request
 
 
 class BodyRefused(Exception):
-    """The body is not taken; `status` is the HTTP status for it."""
+    """The body is not taken; `status` is the HTTP status for it, `data` names the limit."""
 
-    def __init__(self, status: HTTPStatus, message: str) -> None:
+    def __init__(self, status: HTTPStatus, message: str, limit: str, most: float) -> None:
         super().__init__(message)
         self.status, self.message = int(status), message
+        self.data = {"reason": status.name.lower(), "limit": limit, "most": most}
 
 
 async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
@@ -20,7 +21,10 @@ async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
     def refuse_large(length: int) -> None:
         if length > bytes_max:
             raise BodyRefused(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"The body is larger than {bytes_max} bytes"
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"The body is larger than {bytes_max} bytes",
+                "body_bytes",
+                bytes_max,
             )
 
     length = request.headers.get("content-length", "")
@@ -33,7 +37,10 @@ async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
                 refuse_large(len(body))
     except TimeoutError:
         raise BodyRefused(
-            HTTPStatus.REQUEST_TIMEOUT, f"The body did not arrive within {seconds_max:g} s"
+            HTTPStatus.REQUEST_TIMEOUT,
+            f"The body did not arrive within {seconds_max:g} s",
+            "body_seconds",
+            seconds_max,
         ) from None
     return bytes(body)
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from datetime import UTC, datetime
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -19,12 +20,15 @@ _log = logging.getLogger("outlast.endpoint")
 
 
 class FrameResponse(Response):
-    """Sends frames for as long as the client takes them, and then lets go of the watch."""
+    """Sends frames for as long as the client takes them, and then lets go of the watch.
 
-    def __init__(self, watch: OpenWatch) -> None:
+    `until` is when the caller's identity ends; the client comes back with a new token.
+    """
+
+    def __init__(self, watch: OpenWatch, until: datetime | None = None) -> None:
         super().__init__(headers=STREAM_HEADERS)
         del self.headers["content-length"]
-        self._watch = watch
+        self._watch, self._until = watch, until
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - the signature of ASGI, whose scope is not needed
         """Serve the watch. One that breaks off is left unfinished, so that its connection is cut.
@@ -35,10 +39,15 @@ class FrameResponse(Response):
         # A task of its own: waking it for a sign of life goes through three frames, waking this one
         # through those of every middleware.
         sending = asyncio.create_task(self._send(send))
+        known = asyncio.timeout(seconds_until(self._until))
         try:
-            await sending
+            async with known:
+                await sending
         except (TimeoutError, errors.StoreUnavailable) as error:
-            _log.warning("a stream is cut off: %s", str(error) or "its reader takes nothing")
+            if known.expired():
+                _log.info("a stream is cut off: its caller's token has expired")
+            else:
+                _log.warning("a stream is cut off: %s", str(error) or "its reader takes nothing")
         finally:
             for task in (sending, gone):
                 task.cancel()
@@ -64,6 +73,13 @@ class FrameResponse(Response):
                 del frame, body  # while all is quiet, nothing is held
         async with asyncio.timeout(TAKE_S_MAX):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def seconds_until(until: datetime | None) -> float | None:
+    """How long a caller's identity lasts from now on; None for ever, which costs no timer."""
+    if until is None:
+        return None
+    return max(0.0, (until - datetime.now(UTC)).total_seconds())
 
 
 def event(frame: bytes) -> bytes:

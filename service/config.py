@@ -3,19 +3,30 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, cast
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ..domain import errors
+from ..domain.quotas import Quotas
 from .policy import Duration, Policies, Policy
-from .settings import Fields
+from .settings import LOOPBACK_HOSTS, Fields
 
 M = TypeVar("M", bound=BaseModel)
 
-_SECTIONS = ("server", "upstreams", "defaults", "tools", "events")
+_SECTIONS = ("server", "upstreams", "defaults", "tools", "events", "identity", "quotas")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -58,6 +69,113 @@ class Events(BaseModel):
     ttl_max: Annotated[Duration, Field(ge=60_000)] = 30 * 86_400_000
 
 
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
+_SCOPE_TEXT = r"^[\x21\x23-\x5B\x5D-\x7E]*$"  # what a scope may be made of (RFC 6749, 3.3)
+
+
+def _secured(url: str) -> str:
+    """Raises ValueError for a URL on whose way somebody else could answer."""
+    parts = urlsplit(url)
+    if parts.username is not None or parts.fragment or not parts.hostname:
+        raise ValueError("must be a URL without a user name and a fragment")
+    if parts.scheme != "https" and (parts.scheme, parts.hostname in LOOPBACK_HOSTS) != (
+        "http",
+        True,
+    ):
+        raise ValueError("must begin with https://; plain http is for loopback alone")
+    return url
+
+
+SecuredUrl = Annotated[str, AfterValidator(_secured)]
+
+
+class Issuer(BaseModel):
+    """An OAuth authorization server whose access tokens are accepted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: SecuredUrl  # compared as it is written, to the letter
+    jwks_url: SecuredUrl | None = None  # default: discovered from the issuer's metadata
+    audience: list[str] = Field(default_factory=list)  # default: the resource
+    algorithms: list[Algorithm] = Field(default=["RS256", "PS256", "ES256", "EdDSA"], min_length=1)
+    client_claim: str | None = Field(default=None, min_length=1)  # default: client_id, then azp
+    ca_file: Path | None = None  # trusted beside the system's authorities
+
+    @field_validator("audience", mode="before")
+    @classmethod
+    def _one_or_more(cls, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
+
+class Identity(BaseModel):
+    """This service as an OAuth resource, and the issuers whose tokens open it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    resource: str | None = Field(default=None, pattern=r"^https?://[^/?#\s]+(/[^?#\s]*)?$")
+    scope_prefix: str = Field(default="outlast:", pattern=_SCOPE_TEXT)
+    issuers: list[Issuer] = Field(default_factory=list[Issuer])
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Identity":
+        names = [one.issuer for one in self.issuers]
+        if names and self.resource is None:
+            raise ValueError("issuers need resource: the URL by which clients name this service")
+        if len(set(names)) < len(names):
+            raise ValueError("an issuer is listed twice")
+        return self
+
+
+def _count(value: Any) -> Any:
+    if value == "unlimited":
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError('must be a whole number from 1 on, or "unlimited"')
+    return value
+
+
+def _size(value: Any) -> Any:
+    match = re.fullmatch(r"(\d{1,6})(KiB|MiB|GiB|TiB)", value) if isinstance(value, str) else None
+    if match is not None and int(match[1]):
+        return int(match[1]) * 1024 ** (1 + ("KiB", "MiB", "GiB", "TiB").index(match[2]))
+    try:
+        return _count(value)
+    except ValueError:
+        raise ValueError('must be bytes, a size like "512MiB" or "1GiB", or "unlimited"') from None
+
+
+Count = Annotated[int | None, BeforeValidator(_count)]
+Size = Annotated[int | None, BeforeValidator(_size)]
+
+
+class Limits(BaseModel):
+    """What owners may have and how fast they may ask. Rates count in each process for itself.
+
+    None is "unlimited". `polls_per_minute` is of one task, and never less than its pace needs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tasks_per_owner: Count = 100_000
+    working_per_owner: Count = 1_000
+    parked_per_owner: Count = 10_000
+    bytes_per_owner: Size = 1024**3
+    tasks: Count = None
+    working: Count = None
+    parked: Count = None
+    bytes: Size = None
+    running_per_owner: Count = None
+    calls_per_minute: Count = 6_000
+    polls_per_minute: Count = 1_200
+
+    @property
+    def quotas(self) -> Quotas:
+        """Those that the store holds."""
+        return Quotas(**{each.name: getattr(self, each.name) for each in fields(Quotas)})
+
+
 @dataclass(frozen=True)
 class Config:
     """What the file says. `server` is raw: `settings.py` merges it with environment and flags."""
@@ -66,6 +184,14 @@ class Config:
     policies: Policies
     server: Mapping[str, Any] = field(default_factory=dict[str, Any])
     events: Events = field(default_factory=Events)
+    identity: Identity = field(default_factory=Identity)
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def polls_per_minute(self) -> int | None:
+        """At least twice what a client makes that keeps to the shortest interval."""
+        most = self.limits.polls_per_minute
+        return None if most is None else max(most, 2 * 60_000 // self.policies.poll_interval_min)
 
 
 def read(path: Path) -> Config:
@@ -100,7 +226,10 @@ def parse(text: str, name: str) -> Config:
         for upstream, table in cast(dict[str, Any], raw.get("upstreams", {})).items()
     }
     events = source.model(Events, ("events",), raw.get("events", {}))
-    return Config(upstreams, Policies(defaults, tools), raw.get("server", {}), events)
+    identity = source.model(Identity, ("identity",), raw.get("identity", {}))
+    limits = source.model(Limits, ("quotas",), raw.get("quotas", {}))
+    policies = Policies(defaults, tools)
+    return Config(upstreams, policies, raw.get("server", {}), events, identity, limits)
 
 
 def _overlay(source: "_Source", defaults: Policy, where: tuple[str, ...], table: Any) -> Policy:
@@ -137,11 +266,15 @@ class _Source:
         """The line of the longest part of `where` that stands in the text; 1 when none does."""
         best, depth = 1, 0
         table: tuple[str, ...] = ()
+        counts: dict[tuple[str, ...], int] = {}
         for number, line in enumerate(self.text.splitlines(), 1):
             header = re.match(r"^\s*\[+\s*([^\]]+?)\s*\]+", line)
             key = re.match(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=", line)
             if header:
                 table = _parts(header[1])
+                if line.lstrip().startswith("[["):  # one more of an array: it goes by its number
+                    counts[table] = counts.get(table, -1) + 1
+                    table = (*table, str(counts[table]))
                 path = table
             elif key:
                 path = table + _parts(key[1])

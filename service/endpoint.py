@@ -15,14 +15,16 @@ from starlette.types import Receive, Scope, Send
 
 from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
 from ..domain import errors
-from ..domain.ports import Identity, Progress
+from ..domain.ports import Progress
 from . import bodies, envelope, jsonrpc, problems
+from .access import Access
 from .carriers import STREAM, STREAM_HEADERS, FrameResponse, disconnected, event
 from .exchange import Exchange
-from .guard import Guard
 from .jsonrpc import Message, Rejection, RequestId
+from .throttle import Throttle
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
+ID_S_MAX = 1.0  # how long the body of a request that is not served may take to tell its id
 BODY_S_MAX = 30.0  # a body that takes longer to arrive is given up: 408
 STREAM_AFTER_S = 5.0  # an answer that takes longer comes as a stream, if the client reads streams
 KEEP_ALIVE_S = 15.0  # well under the 30 to 60 s after which proxies drop a quiet connection
@@ -46,17 +48,17 @@ class Endpoint:
         self,
         methods: Mapping[str, Method],
         listener: Listener,
-        identity: Identity,
-        guard: Guard,
+        access: Access,
         server_info: Mapping[str, str],
         *,
         require_task_name: bool,
         streams: Streams | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self._methods, self._listener = methods, listener
         self._streams: Streams = {LISTEN: self._listen, **(streams or {})}
-        self._identity, self._guard = identity, guard
-        self._require_task_name = require_task_name
+        self._access, self._require_task_name = access, require_task_name
+        self._throttle = throttle or Throttle()
         self._server_info = {SERVER_INFO_META_KEY: dict(server_info)}
         self._head = b'{"resultType":"complete","_meta":' + jsonrpc.dumps(self._server_info)
 
@@ -64,29 +66,31 @@ class Endpoint:
         """Answer one POST. Never raises but for a client that has gone."""
         request_id: RequestId | None = None
         try:
-            self._guard.check(request.headers.get("host"), request.headers.get("origin"))
-            owner = await self._identity.authenticate(request.headers.get("authorization"))
+            caller = await self._access.admit(request.headers)
+            self._throttle.called(caller.owner.key)
             message = jsonrpc.parse(await _body(request))
             request_id = message.id
             if message.id is None:
                 return self._notified(message)
             envelope.check(message, request.headers, require_task_name=self._require_task_name)
             exchange = Exchange(
-                owner,
+                caller,
                 message.id,
                 message.method,
                 message.params,
                 envelope.capabilities_of(message),
                 request.headers,
             )
+            self._access.demand_method(caller, exchange.method, exchange.meta)
             return await self._answer(request, exchange)
-        except errors.Unauthenticated as error:
-            return _unauthenticated(error, gave_none="authorization" not in request.headers)
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001 - the edge: every failure has an answer
+            self._throttle.refused(error)
             if isinstance(error, jsonrpc.InvalidMessage):
                 request_id = error.request_id
+            elif isinstance(error, errors.TooManyRequests) and request_id is None:
+                request_id = await _cheap_id(request)
             return _refusal(request_id, error)
 
     def _notified(self, message: Message) -> Response:
@@ -98,7 +102,7 @@ class Endpoint:
     async def _answer(self, request: Request, exchange: Exchange) -> Response:
         opening = self._streams.get(exchange.method)
         if opening is not None:
-            return FrameResponse(await opening(exchange))
+            return FrameResponse(await opening(exchange), exchange.caller.until)
         method = self._methods.get(exchange.method)
         if method is None:
             raise Rejection(METHOD_NOT_FOUND, f"Method not found: {exchange.method}", status=404)
@@ -162,6 +166,7 @@ class Endpoint:
         try:
             return self._respond(exchange.request_id, work.result())
         except Exception as error:  # noqa: BLE001 - the edge again: only the headers are gone
+            self._throttle.refused(error)
             refused = problems.rejection(error)
             return jsonrpc.error_bytes(
                 exchange.request_id, refused.code, refused.message, refused.data
@@ -203,20 +208,23 @@ async def _body(request: Request) -> bytes:
     try:
         return await bodies.read(request, BODY_BYTES_MAX, BODY_S_MAX)
     except bodies.BodyRefused as refused:
-        raise Rejection(INVALID_REQUEST, refused.message, status=refused.status) from None
+        raise Rejection(
+            INVALID_REQUEST, refused.message, data=refused.data, status=refused.status
+        ) from None
+
+
+async def _cheap_id(request: Request) -> RequestId | None:
+    """The id of a request that came too soon, if its body is short and comes at once."""
+    try:
+        return jsonrpc.id_of(await bodies.read(request, jsonrpc.ID_BODY_BYTES_MAX, ID_S_MAX))
+    except (bodies.BodyRefused, ClientDisconnect):
+        return None
 
 
 def _refusal(request_id: RequestId | None, error: Exception) -> Response:
     refused = problems.rejection(error)
     body = jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
-    return Response(body, status_code=refused.status, media_type=JSON)
-
-
-def _unauthenticated(error: errors.Unauthenticated, *, gave_none: bool) -> Response:
-    body = jsonrpc.error_bytes(None, INVALID_REQUEST, str(error))
-    # Who has not tried yet is told the scheme and no fault (RFC 6750, 3.1).
-    challenge = "Bearer" if gave_none else 'Bearer error="invalid_token"'
-    return Response(body, status_code=401, media_type=JSON, headers={"WWW-Authenticate": challenge})
+    return Response(body, refused.status, refused.headers, JSON)
 
 
 def _json(body: bytes) -> Response:

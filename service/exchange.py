@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..domain import draft, extension
-from ..domain.owner import Owner
+from ..domain.owner import Caller, Owner
 from ..domain.ports import Progress
 from .jsonrpc import RequestId
 
@@ -19,7 +19,7 @@ PROGRESS_BACKLOG_MAX = 64  # a client that reads slower than this sees the lates
 class Exchange:
     """Stateless: all of it comes from this one request (basic protocol, "Statelessness")."""
 
-    owner: Owner
+    caller: Caller
     request_id: RequestId
     method: str
     params: Mapping[str, Any]
@@ -29,6 +29,11 @@ class Exchange:
         default_factory=lambda: asyncio.Queue[Progress](PROGRESS_BACKLOG_MAX)
     )
     progress_told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose tasks this request is about."""
+        return self.caller.owner
 
     @property
     def meta(self) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """JSON-RPC in and out as MCP 2026-07-28 frames it: one request a body, bounded, strictly parsed."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ from mcp_types import INVALID_REQUEST, PARSE_ERROR
 
 DEPTH_MAX = 64  # no honest call nests deeper; deep ones exhaust validators further in
 ID_LENGTH_MAX = 1024
+ID_BODY_BYTES_MAX = 16 * 1024
 
 RequestId = str | int
 
@@ -16,9 +18,18 @@ RequestId = str | int
 class Rejection(Exception):
     """A message that is answered with a JSON-RPC error. `status` is the HTTP status."""
 
-    def __init__(self, code: int, message: str, *, data: Any = None, status: int = 400) -> None:
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        data: Any = None,
+        status: int = 400,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.code, self.message, self.data, self.status = code, message, data, status
+        self.headers = dict(headers or {})
 
 
 class InvalidMessage(Rejection):
@@ -97,6 +108,16 @@ def _children(node: Any) -> list[Any]:
     if isinstance(node, dict):
         return [v for v in cast(dict[str, Any], node).values() if isinstance(v, dict | list)]
     return [v for v in cast(list[Any], node) if isinstance(v, dict | list)]
+
+
+def id_of(body: bytes) -> RequestId | None:
+    """The id of a request that is not served, where it costs little to know it."""
+    try:
+        return parse(body).id if len(body) <= ID_BODY_BYTES_MAX else None
+    except InvalidMessage as error:
+        return error.request_id
+    except Rejection:
+        return None
 
 
 def dumps(value: Any) -> bytes:

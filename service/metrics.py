@@ -1,16 +1,16 @@
 """`GET /metrics`: figures of this process for Prometheus, each read when it is asked for."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..domain import errors
-from ..domain.ports import Identity
-from .guard import Guard
-from .jsonrpc import Rejection
+from ..domain.owner import Scope
+from .access import Access
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -41,24 +41,41 @@ def webhook_figures(counts: Mapping[str, int]) -> Mapping[str, Figure]:
     return {f"outlast_webhooks_{name}": figure(*told) for name, told in _WEBHOOKS.items()}
 
 
-class Metrics:
-    """The page, under the same guard and identity as everything else."""
+class Refusals(Collector):
+    """How often each limit was met. A limit appears with its first refusal."""
 
-    def __init__(self, figures: Mapping[str, Figure], identity: Identity, guard: Guard) -> None:
-        self._identity, self._guard = identity, guard
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """See `Collector.collect`."""
+        meaning = "Requests refused because a limit was reached, by the limit's name."
+        family = CounterMetricFamily("outlast_refusals", meaning, labels=["limit"])
+        for limit, count in sorted(self._counts.items()):
+            family.add_metric([limit], count)
+        yield family
+
+
+class Metrics:
+    """The page, for who may operate the service."""
+
+    def __init__(
+        self,
+        figures: Mapping[str, Figure],
+        access: Access,
+        refusals: Mapping[str, int] | None = None,
+    ) -> None:
+        self._access = access
         self._registry = CollectorRegistry()
         for name, figure in figures.items():
             gauge = Gauge(name, figure.meaning, registry=self._registry)
             gauge.set_function(figure.read)
+        if refusals is not None:
+            self._registry.register(Refusals(refusals))
 
     async def get(self, request: Request) -> Response:
         """The figures as text."""
-        try:
-            self._guard.check(request.headers.get("host"), request.headers.get("origin"))
-            await self._identity.authenticate(request.headers.get("authorization"))
-        except Rejection as error:
-            return Response(error.message, status_code=error.status)
-        except errors.Unauthenticated as error:
-            challenge = {"WWW-Authenticate": "Bearer"}
-            return Response(str(error), status_code=401, headers=challenge)
+        entered = await self._access.enter(request, Scope.OPERATE)
+        if isinstance(entered, Response):
+            return entered
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE)

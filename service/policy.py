@@ -94,6 +94,12 @@ class Policies:
     def __init__(self, defaults: Policy, tools: Mapping[str, Policy]) -> None:
         self._defaults, self._tools = defaults, tools
 
+    @property
+    def poll_interval_min(self) -> int:
+        """The shortest interval that any client is told, in milliseconds."""
+        policies = (self._defaults, *self._tools.values())
+        return min(policy.poll_interval for policy in policies)
+
     def of(self, tool: str) -> Policy:
         """The policy of a tool by the name that clients use."""
         return self._tools.get(tool, self._defaults)

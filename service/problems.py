@@ -1,6 +1,7 @@
 """Our errors into JSON-RPC errors and HTTP statuses: one table, read at the edge alone."""
 
 import logging
+import math
 from typing import Any
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
@@ -18,9 +19,11 @@ _CODES: dict[type[errors.OutlastError], int] = {
     errors.MissingCapability: MISSING_REQUIRED_CLIENT_CAPABILITY,
     errors.TooManyWatches: INTERNAL_ERROR,  # it passes: a client must not take it for the last word
     errors.QuotaExceeded: INTERNAL_ERROR,  # it passes, too
+    errors.TooManyRequests: INTERNAL_ERROR,
     errors.CallError: INVALID_PARAMS,
     errors.StoreUnavailable: INTERNAL_ERROR,
     errors.UpstreamUnavailable: INTERNAL_ERROR,
+    errors.PayloadError: INTERNAL_ERROR,
 }
 
 # The draft's own codes, under its own names for them: its clients read code and data only.
@@ -42,11 +45,28 @@ def rejection(error: Exception) -> Rejection:
     if isinstance(error, errors.EventsError):
         code, name = _EVENTS_CODES[type(error)]
         return _of_code(code, name, _events_data(error))
+    if isinstance(error, errors.TooManyRequests):
+        return _too_fast(error)
+    if isinstance(error, errors.PayloadError):  # it will not pass by itself
+        named = f" ({error.key_name})" if isinstance(error, errors.KeyMissing) else ""
+        _log.error("%s%s", error, named, extra={"task": error.task_id})
     for error_type, code in _CODES.items():
         if isinstance(error, error_type):
             return _of_code(code, str(error), _data(error))
     _log.error("a request failed for an unexpected reason", exc_info=error)
     return _of_code(INTERNAL_ERROR, "Internal error", None)
+
+
+def _too_fast(error: errors.TooManyRequests) -> Rejection:
+    """The one that has its own HTTP status: what stands between must understand it as well."""
+    data = {"reason": "too_many_requests", "limit": error.limit, "most": error.most}
+    return Rejection(
+        _CODES[errors.TooManyRequests],
+        str(error),
+        data={**data, "retryAfterMs": math.ceil(error.retry_after_s * 1000)},
+        status=429,
+        headers={"Retry-After": str(math.ceil(error.retry_after_s))},
+    )
 
 
 def _of_code(code: int, message: str, data: Any) -> Rejection:

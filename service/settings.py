@@ -1,14 +1,16 @@
 """Settings of a process: flags over environment over the file's [server] over defaults."""
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
+    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
@@ -17,12 +19,13 @@ from pydantic_settings import (
 from ..domain import errors
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+DATA_KEY = re.compile(r"([A-Za-z0-9._-]{1,64}):[A-Za-z0-9_-]{43}=?")
 
 
 class Fields(BaseModel):
     """All that can be set. The file's [server] table is held against this alone, for its lines."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     host: str = Field("127.0.0.1", description="address to bind")
     port: int = Field(
@@ -56,20 +59,93 @@ class Fields(BaseModel):
     secret_key: str | None = Field(
         None, min_length=32, description="key that seals request state; default: the database's own"
     )
+    audit_period_s: float = Field(
+        30 * 86_400,
+        ge=0,
+        le=100 * 365 * 86_400,
+        description="seconds that payloads are kept for the audit once a task is forgotten",
+    )
+    audit_source: str | None = Field(
+        None,
+        pattern=r"^[!-~]+$",
+        description="source of exported events, a URI; default: /outlast/ and the log's number",
+    )
     public_url: str | None = Field(
         None,
         pattern=r"^https?://[^/?#]+(/[^?#]*)?$",
         description="where jobs elsewhere reach this service; default: the address bound",
     )
     admin_token: str | None = Field(
-        None, min_length=32, description="bearer token of /admin, which is not there without one"
+        None,
+        min_length=32,
+        description="bearer token of operators: it opens /admin, /metrics and /audit",
     )
     webhook_signing_key: str | None = Field(
         None, description="whsk_ key that signs webhooks as this server, beside their secrets"
     )
+    data_keys: Annotated[list[str], NoDecode] = Field(
+        [],
+        repr=False,
+        description="keys around the data keys of tasks, NAME:KEY each; the first is current",
+    )
+    encrypt: Literal["auto", "on", "off"] = Field(
+        "auto", description="seal what tasks hold in the store; auto: once there are data_keys"
+    )
+    audit: bool = Field(True, description="build the Merkle tree over the log, and sign it")
+    audit_checkpoint_events: int = Field(
+        1_000, ge=1, description="events after which a checkpoint is signed"
+    )
+    audit_checkpoint_s: float = Field(
+        60.0, gt=0, description="seconds after which one is signed if there is any new event"
+    )
+    audit_origin: str = Field(
+        "outlast", pattern=r"^[^\s+]+$", description="name of this log and its key in checkpoints"
+    )
+    audit_signing_key: str | None = Field(
+        None,
+        repr=False,
+        description="32 random bytes in base64url that sign checkpoints; default: derived from"
+        " secret_key, or from the database's own key",
+    )
+    audit_trusted_keys: list[str] = Field(
+        [], description="verifier keys whose checkpoints count too, such as former ones"
+    )
+    audit_witness_url: str | None = Field(
+        None, pattern=r"^https?://[^?#]+$", description="witness that cosigns each checkpoint"
+    )
+    audit_witness_key: str | None = Field(
+        None, description="verifier key of the witness; without it its signatures are kept unread"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
-    @field_validator("port", "slots", "drain_s", mode="before")
+    @field_validator("data_keys", mode="before")
+    @classmethod
+    def _keys(cls, value: Any) -> Any:
+        """A list, as JSON or with commas; the message never shows what may be a secret."""
+        if isinstance(value, str):
+            words = [word.strip(" \n\r\t[]\"'") for word in value.split(",")]
+            value = [word for word in words if word]
+        if not isinstance(value, list):
+            raise ValueError("must be a list of keys, as `outlast keys new` prints them")
+        names: list[str] = []
+        for number, line in enumerate(cast(list[Any], value), 1):
+            found = DATA_KEY.fullmatch(line) if isinstance(line, str) else None
+            if found is None:
+                raise ValueError(f"key {number} is not one that `outlast keys new` has printed")
+            names.append(found[1])
+        if len(set(names)) < len(names):
+            raise ValueError("two keys have the same name")
+        return cast(list[Any], value)
+
+    @field_validator(
+        "port",
+        "slots",
+        "drain_s",
+        "audit_period_s",
+        "audit_checkpoint_events",
+        "audit_checkpoint_s",
+        mode="before",
+    )
     @classmethod
     def _no_truth(cls, value: Any) -> Any:
         if isinstance(value, bool):
@@ -80,7 +156,9 @@ class Fields(BaseModel):
 class Settings(Fields, BaseSettings):
     """Each field can be set as `OUTLAST_<NAME>` in the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="OUTLAST_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="OUTLAST_", extra="forbid", frozen=True, hide_input_in_errors=True
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -102,6 +180,11 @@ class Settings(Fields, BaseSettings):
         )
 
     @property
+    def seals(self) -> bool:
+        """Whether what new tasks hold is sealed."""
+        return bool(self.data_keys) and self.encrypt != "off"
+
+    @property
     def is_loopback(self) -> bool:
         """True when only this machine can reach the server."""
         if self.host == "localhost":
@@ -112,8 +195,13 @@ class Settings(Fields, BaseSettings):
             return False
 
 
-def load(flags: Mapping[str, Any], table: Mapping[str, Any]) -> Settings:
-    """The settings of this process. Raises ConfigurationError that names the setting."""
+def load(
+    flags: Mapping[str, Any], table: Mapping[str, Any], *, has_issuers: bool = False
+) -> Settings:
+    """The settings of this process. Raises ConfigurationError that names the setting.
+
+    `has_issuers` says that callers are known by the tokens of some OAuth issuer.
+    """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
         settings = Settings(**given, file_table=table)  # pyright: ignore[reportCallIssue]  # taken out above
@@ -124,9 +212,24 @@ def load(flags: Mapping[str, Any], table: Mapping[str, Any]) -> Settings:
     except SettingsError as error:
         hint = 'a list is written as JSON, like ["localhost"]'
         raise errors.ConfigurationError(f"environment: {error}; {hint}") from None
-    if not (settings.is_loopback or settings.tokens_file or settings.allow_anonymous):
+    is_guarded = settings.tokens_file is not None or has_issuers
+    if not (settings.is_loopback or is_guarded or settings.allow_anonymous):
         raise errors.ConfigurationError(
-            f"bound to {settings.host}, everybody could act as the local owner: set tokens_file,"
-            " or allow_anonymous if that is what you want"
+            f"bound to {settings.host}, everybody could act as the local owner: set tokens_file"
+            " or [[identity.issuers]], or allow_anonymous if that is what you want"
         )
+    _must_say_how_to_store(settings)
     return settings
+
+
+def _must_say_how_to_store(settings: Settings) -> None:
+    if settings.data_keys or settings.encrypt == "off":
+        return
+    hint = "run `outlast keys new` and set OUTLAST_DATA_KEYS to what it prints"
+    if settings.encrypt == "on":
+        raise errors.ConfigurationError(f"encrypt is on and there are no data_keys: {hint}")
+    if not settings.is_loopback:
+        raise errors.ConfigurationError(
+            f"bound to {settings.host}, what tasks hold would be stored in the clear: {hint},"
+            ' or say encrypt = "off" if that is what you want'
+        )

@@ -16,10 +16,11 @@ from typing import Any
 
 from ..domain import decisions, errors
 from ..domain.decisions import Events
-from ..domain.ports import Dispatcher, TaskViews
+from ..domain.ports import Dispatcher
 from ..domain.queueing import LEASE_S
 from ..domain.task import Task, evolve
 from .news import NewsReader
+from .retention import SWEEP_S, Retention
 from .run import Interrupt, Run, Workbench
 
 BEAT_S = 1.5
@@ -30,8 +31,6 @@ LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
 CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
 UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this, or a bit less
 EARLY_S_MIN = 0.1  # between two looks at a job whose time our clock does not call over yet
-SWEEP_S = 1.0
-SWEEP_BATCH_MAX = 200
 HAND_BACK_S_MAX = 5.0
 
 _log = logging.getLogger("outlast.worker")
@@ -39,10 +38,10 @@ _log = logging.getLogger("outlast.worker")
 
 @dataclass(frozen=True)
 class Stores:
-    """Where a worker finds its work."""
+    """Where a worker finds its work, and what it looks after beside it."""
 
-    views: TaskViews
     dispatcher: Dispatcher
+    retention: Retention
 
 
 class Worker:
@@ -292,29 +291,12 @@ class Worker:
                 )
 
     async def _sweep(self) -> None:
-        """The one routine that ends and removes what has outlived its time."""
+        wait_s = 0.0
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(wait_s)
+            wait_s = SWEEP_S
             with contextlib.suppress(errors.StoreUnavailable):
-                now = self._bench.commands.now()
-                due = await self._stores.views.due(now, SWEEP_BATCH_MAX)
-                gone = [view.task_id for view in due if view.is_terminal]
-                if gone:
-                    await self._stores.views.forget(gone)
-                for view in due:
-                    if not view.is_terminal:
-                        await self._expire(view.task_id)
-
-    async def _expire(self, task_id: str) -> None:
-        try:
-            await self._bench.commands.change(
-                task_id, lambda task: decisions.expire(task, self._bench.commands.now())
-            )
-        except errors.TaskError:
-            return
-        except LookupError:
-            # Stored by a newer release: one such task must not stand in the way of the others.
-            _log.exception("a task could not be expired", extra={"task": task_id})
+                wait_s = await self._stores.retention.sweep()
 
 
 def _varied(seconds: float) -> float:

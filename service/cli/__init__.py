@@ -7,8 +7,20 @@ import typer
 
 from ... import __version__
 from ...domain import draft, errors
+from ...domain.owner import Scope
 from ..receiving import Wanted
-from . import client, hosting, processes, receive as receiving, webhooks
+from . import (
+    audit,
+    audit_reading,
+    client,
+    hosting,
+    keys,
+    processes,
+    purge,
+    rebuild,
+    receive as receiving,
+    webhooks,
+)
 
 Config = Annotated[
     Path | None,
@@ -34,6 +46,10 @@ token = typer.Typer(help="Make static bearer tokens.", no_args_is_help=True)
 app.add_typer(database, name="db")
 app.add_typer(token, name="token")
 app.add_typer(webhooks.app, name="webhooks")
+app.add_typer(keys.app, name="keys")
+app.add_typer(audit.app, name="audit")
+audit_reading.register(audit.app)
+database.command()(rebuild.rebuild)
 
 
 @app.command()
@@ -85,9 +101,13 @@ def upgrade(config: Config = None, database_url: DatabaseUrl = None) -> None:
 def new_token(
     subject: Annotated[str, typer.Option(help="Who it is for.")],
     client: Annotated[str, typer.Option(help="Through which client.")] = "default",
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(help="What it may do, once for each; default call and watch."),
+    ] = None,
 ) -> None:
     """Print a new token, and the lines for the tokens file that admit it."""
-    secret, lines = processes.new_token(subject, client)
+    secret, lines = processes.new_token(subject, client, scope or [Scope.CALL, Scope.WATCH])
     typer.echo(f"token (shown once): {secret}\n\nadd to the tokens file:\n\n{lines}")
 
 
@@ -123,6 +143,9 @@ def receive(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer rea
         raise typer.Exit(receiving.receive(wanted, listener, unsubscribe=unsubscribe))
 
 
+app.command()(purge.purge)
+
+
 @app.command("demo")
 def show_demo(
     approve: Annotated[
@@ -154,6 +177,7 @@ def main() -> None:
     try:
         app()
     except (
+        errors.AuditError,
         errors.ConfigurationError,
         errors.StoreUnavailable,
         errors.RemoteError,

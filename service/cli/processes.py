@@ -8,7 +8,7 @@ import shlex
 import socket
 import sys
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ import uvicorn
 from rich.console import Console
 
 from ...domain import errors
+from ...domain.owner import Scope
 from .. import config as configuration, logs, settings, wiring
 from ..app import MCP_PATH, assemble
 from ..config import Config, Upstream
@@ -50,18 +51,19 @@ def worker(path: Path | None, upstream: str | None, flags: Mapping[str, Any]) ->
 def upgrade(path: Path | None, flags: Mapping[str, Any]) -> list[str]:
     """Apply missing migrations; their names."""
     config = configuration.read(path) if path else configuration.parse("", "defaults")
-    chosen = settings.load(flags, config.server)
+    chosen = _settings_of(config, flags)
     with wiring.database(chosen, share=True) as url:
         return asyncio.run(wiring.upgrade(url))
 
 
-def new_token(subject: str, client: str) -> tuple[str, str]:
+def new_token(subject: str, client: str, scopes: Sequence[Scope]) -> tuple[str, str]:
     """A random token, and its table for the tokens file."""
     secret = secrets.token_urlsafe(32)
     digest = hashlib.sha256(secret.encode()).hexdigest()
     lines = (
         f'[[tokens]]\nsha256 = "{digest}"\n'
         f"subject = {json.dumps(subject)}\nclient = {json.dumps(client)}\n"
+        f"scopes = {json.dumps(list(dict.fromkeys(scopes)))}\n"
     )
     return secret, lines
 
@@ -90,9 +92,14 @@ def _load(
         raise errors.ConfigurationError(
             'there is no upstream: give --upstream "COMMAND", or [upstreams.NAME] in --config FILE'
         )
-    chosen = settings.load(flags, config.server)
+    chosen = _settings_of(config, flags)
     logs.configure(chosen.log_level)
     return config, chosen
+
+
+def _settings_of(config: Config, flags: Mapping[str, Any]) -> Settings:
+    has_issuers = bool(config.identity.issuers)
+    return settings.load(flags, config.server, has_issuers=has_issuers)
 
 
 def _one_upstream(given: str) -> Upstream:

@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,6 @@ from .. import config as configuration, logs, settings, wiring
 from ..admin import PATH, Admin
 from ..app import MCP_PATH
 from ..config import Config
-from ..guard import ANY, Guard
 from ..settings import Settings
 
 TOKEN = "OUTLAST_ADMIN_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -244,7 +242,7 @@ def _reason(reply: httpx2.Response) -> str:
     except (ValueError, KeyError, TypeError):
         pass
     if reply.status_code == NOT_FOUND:
-        return "the service has no /admin: it needs the setting admin_token"
+        return "what answers there has no /admin: it is no Outlast, or an old one"
     return f"what answers there is no Outlast, or not by itself: HTTP status {reply.status_code}"
 
 
@@ -259,15 +257,20 @@ def _at_service(request: httpx2.Request, where: Where) -> httpx2.Response:
     token = os.environ.get(TOKEN, "").strip()
     # Looked at here: the HTTP library would show in its error what it cannot send.
     if not (token and token.isascii() and token.isprintable()):
-        raise errors.ConfigurationError(f"--server needs the service's admin token in {TOKEN}")
-    return asyncio.run(_sent(request, token, None))
+        raise errors.ConfigurationError(
+            f"--server needs a token with the scope operate in {TOKEN}: the setting admin_token"
+        )
+    request.headers["Authorization"] = f"Bearer {token}"
+    return asyncio.run(_sent(request, None))
 
 
 def _at_store(request: httpx2.Request, where: Where) -> httpx2.Response:
     logs.configure("error")
     path = where.config
     config = configuration.read(path) if path else configuration.parse("", "defaults")
-    chosen = settings.load({"database_url": where.database_url}, config.server)
+    has_issuers = bool(config.identity.issuers)
+    flags = {"database_url": where.database_url}
+    chosen = settings.load(flags, config.server, has_issuers=has_issuers)
     if chosen.database_url is None and not chosen.data_folder.is_dir():
         raise errors.ConfigurationError(
             f"there is no store in {chosen.data_folder}: give --server, --database-url or --config"
@@ -280,16 +283,14 @@ async def _in_process(
     request: httpx2.Request, chosen: Settings, config: Config, url: str
 ) -> httpx2.Response:
     await wiring.upgrade(url)
-    token = secrets.token_urlsafe(32)
     async with wiring.operating(chosen, config, url) as operators:
-        routes = Admin(operators, token, Guard([ANY], [ANY])).routes()
-        return await _sent(request, token, httpx2.ASGITransport(Starlette(routes=routes)))
+        routes = Admin(operators, wiring.own_access()).routes()
+        return await _sent(request, httpx2.ASGITransport(Starlette(routes=routes)))
 
 
 async def _sent(
-    request: httpx2.Request, token: str, transport: httpx2.AsyncBaseTransport | None
+    request: httpx2.Request, transport: httpx2.AsyncBaseTransport | None
 ) -> httpx2.Response:
-    request.headers["Authorization"] = f"Bearer {token}"
     async with httpx2.AsyncClient(transport=transport, timeout=ANSWER_S_MAX) as client:
         return await client.send(request)
 

@@ -9,8 +9,10 @@ from ...domain.decisions import Events
 from ...domain.extension import REQUIRED_CAPABILITIES
 from ...domain.task import Task
 from .. import answers
-from ..commands import Commands
+from ..commands import Commands, Wish
 from ..exchange import Exchange
+from ..retention import Retention
+from ..throttle import Throttle
 
 _ACKNOWLEDGED = b"{}"
 
@@ -18,8 +20,15 @@ _ACKNOWLEDGED = b"{}"
 class TaskMethods:
     """Another owner's task, an expired one and one that never was are answered alike."""
 
-    def __init__(self, commands: Commands, poller: Poller) -> None:
-        self._commands, self._poller = commands, poller
+    def __init__(
+        self,
+        commands: Commands,
+        poller: Poller,
+        retention: Retention,
+        throttle: Throttle | None = None,
+    ) -> None:
+        self._commands, self._poller, self._retention = commands, poller, retention
+        self._throttle = throttle or Throttle()
 
     async def get(self, exchange: Exchange) -> bytes | dict[str, Any]:
         """The detailed task, as the bytes that were stored with its last event.
@@ -27,6 +36,7 @@ class TaskMethods:
         A client that tells its place is told what it missed; see `delivery/polling.py`.
         """
         task_id = _task_id(exchange)
+        self._throttle.polled(exchange.owner.key, task_id)
         view = await self._poller.owned(exchange.owner.key, task_id)
         if view is None:
             raise errors.TaskNotFound
@@ -44,27 +54,34 @@ class TaskMethods:
         responses = cast(Mapping[str, Any], given)
 
         def wish(task: Task) -> Events:
-            self._refuse_strangers(task, exchange)
             answers.check(task, responses)
             return decisions.receive_input(task, responses, self._commands.now())
 
-        await self._commands.change(task_id, wish)
+        await self._change(exchange, task_id, wish)
         return _ACKNOWLEDGED
 
     async def cancel(self, exchange: Exchange) -> bytes:
         """Ask for the work to stop. Acknowledged, whatever comes of it."""
 
         def wish(task: Task) -> Events:
-            self._refuse_strangers(task, exchange)
             return decisions.request_cancel(task, self._commands.now())
 
-        await self._commands.change(_task_id(exchange), wish)
+        await self._change(exchange, _task_id(exchange), wish)
         return _ACKNOWLEDGED
 
-    def _refuse_strangers(self, task: Task, exchange: Exchange) -> None:
-        ended = task.status.is_terminal and decisions.is_expired(task, self._commands.now())
-        if task.owner != exchange.owner.key or ended:
+    async def _change(self, exchange: Exchange, task_id: str, wish: Wish) -> None:
+        """Append what follows from an owner's wish; from the end of the task's time on, its end."""
+        in_time = self._retention.in_time(wish)
+
+        def decide(task: Task) -> Events:
+            if task.owner != exchange.owner.key or self._retention.is_gone(task):
+                raise errors.TaskNotFound
+            return in_time(task)
+
+        # By the view first: of a stranger's stream no row is read, so that none takes time either.
+        if await self._poller.owned(exchange.owner.key, task_id) is None:
             raise errors.TaskNotFound
+        await self._commands.change(task_id, decide)
 
 
 def _task_id(exchange: Exchange) -> str:

@@ -32,6 +32,7 @@ from ..exchange import IDEMPOTENCY_META_KEY, Exchange
 from ..jsonrpc import Rejection
 from ..news import NewsReader
 from ..policy import Ask, Policies, Policy, Run
+from ..retention import Retention
 from ..run import merged_result
 from ..sealing import StateSeal, call_digest
 from ..worker import Worker
@@ -79,6 +80,7 @@ class Bench:
 
     commands: Commands
     views: TaskViews
+    retention: Retention
     upstreams: Upstreams
     worker: Worker
     push: EventMethods | None = None
@@ -94,7 +96,11 @@ class ToolMethods:
         self._policies, self._seal = policies, seal
 
     async def call(self, exchange: Exchange) -> dict[str, Any]:
-        """Serve one call. Nothing is created before everything that can be refused has been."""
+        """Serve one call. Nothing is created before everything that can be refused has been.
+
+        A call beyond a quota is refused before it runs. One that began on the request, because it
+        might have been quick, is answered there in the end.
+        """
         call = await self._read(exchange)
         if call.policy.run is Run.DIRECT or not self._may_become_a_task(call):
             return await self._plain(call)
@@ -155,6 +161,9 @@ class ToolMethods:
 
     async def _plain(self, call: Call) -> dict[str, Any]:
         reader = NewsReader(await self._bench.upstreams.call(_tool_call(call)))
+        return await self._until_answered(call, reader)
+
+    async def _until_answered(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         try:
             while True:
                 item = await self._next(reader, call, None)
@@ -212,7 +221,7 @@ class ToolMethods:
             if self._belongs_to_the_client(call, item):
                 return self._answer(call, item)
             if isinstance(item, Returned | Faulted):
-                return await self._create(call, self._ended(call, item))
+                return await self._record(call, item)
             if item is not None:
                 reader.put_back(item)
             adopted = True
@@ -232,6 +241,9 @@ class ToolMethods:
         started = decisions.start_work(task, self._bench.worker.name, self._bench.commands.now())
         try:
             created = await self._open((opening, *started))
+        except errors.QuotaExceeded:
+            # It runs already: rather than lose the work, the request waits for its answer.
+            return await self._until_answered(call, reader)
         except BaseException:
             await _abandon(reader)
             raise
@@ -240,6 +252,13 @@ class ToolMethods:
             return await self._lost_race(call)
         self._bench.worker.adopt(created, reader)
         return await self._told(created, call)
+
+    async def _record(self, call: Call, item: Returned | Faulted) -> dict[str, Any]:
+        """The task of a call that has ended; its plain answer, where a quota allows no task."""
+        try:
+            return await self._create(call, self._ended(call, item))
+        except errors.QuotaExceeded:
+            return self._answer(call, item)
 
     def _ended(self, call: Call, item: Returned | Faulted) -> Events:
         """The whole story of a call that ended before its task began."""
@@ -297,16 +316,12 @@ class ToolMethods:
         return await self._known_task(known, call)
 
     async def _opened_before(self, call: Call) -> str | None:
-        """The task that this key opened. One whose time is over is removed: it is nobody's."""
+        """The task that this key opened, unless its time is over: then it is nobody's."""
         if call.idempotency_key is None:
             return None
         owner = call.exchange.owner.key
         known = await self._bench.views.opened_with(owner, call.idempotency_key)
-        if known is None:
-            return None
-        is_over = known.expires_at is not None and known.expires_at <= self._bench.commands.now()
-        if known.is_terminal and is_over:
-            await self._bench.views.forget([known.task_id])
+        if known is None or not await self._bench.retention.keeps(known):
             return None
         return known.task_id
 

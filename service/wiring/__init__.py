@@ -1,21 +1,37 @@
 """The only place that names concrete classes: what is built from which settings."""
 
 from .application import parts
+from .audit import Auditing, auditing, offline_notary
+from .audit_reading import audit_reading, rebuilding, view_audit
 from .client import reaching
+from .identity import own_access
+from .keys import key_counts, new_key_line, rotate_keys
 from .process import Built, build
 from .store import database, now, upgrade
-from .tools import Reception, operating, operators, receiving
+from .tools import Reception, operating, operators, purging, receiving, scrub
 
 __all__ = [
+    "Auditing",
     "Built",
     "Reception",
+    "audit_reading",
+    "auditing",
     "build",
     "database",
+    "key_counts",
+    "new_key_line",
     "now",
+    "offline_notary",
     "operating",
     "operators",
+    "own_access",
     "parts",
+    "purging",
     "reaching",
+    "rebuilding",
     "receiving",
+    "rotate_keys",
+    "scrub",
     "upgrade",
+    "view_audit",
 ]

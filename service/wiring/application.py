@@ -11,7 +11,7 @@ from ...delivery.events.stream import Streaming, StreamMethod
 from ...delivery.limits import WatchLimits
 from ...delivery.listen import Listening, ListenMethod
 from ...delivery.polling import PollingMethod
-from ...delivery.port import Poller
+from ...delivery.port import Listener
 from ...delivery.webhook import signing
 from ...delivery.websocket import Switchboard
 from ...domain import draft
@@ -22,7 +22,6 @@ from ..callbacks import Callbacks
 from ..catalogue import Catalogue
 from ..config import Config
 from ..endpoint import Endpoint, Method
-from ..guard import Guard
 from ..methods.discovery import DiscoveryMethods
 from ..methods.events import EventMethods
 from ..methods.tasks import TaskMethods
@@ -30,7 +29,10 @@ from ..methods.tools import Bench, ToolMethods
 from ..metrics import Figure, Metrics, webhook_figures
 from ..sealing import StateSeal
 from ..settings import Settings
-from ..socket import Socket
+from ..socket import Connect, Socket
+from ..throttle import Throttle
+from .audit_reading import audit_pages
+from .identity import access_of, protected_of
 from .process import Built
 from .push import Push
 from .store import now
@@ -39,15 +41,14 @@ from .tools import operators
 
 def parts(settings: Settings, config: Config, built: Built) -> Parts:
     """The application over built objects."""
-    who, feed, token = built.identity, built.feed, settings.admin_token
-    guard = Guard(settings.allowed_hosts, settings.allowed_origins)
+    feed, access = built.feed, access_of(settings, config, built.identity)
     limits = WatchLimits(settings.watches, settings.watches_per_owner)
     listening = Listening(feed, built.signal, built.announcements, limits)
     listener = ListenMethod(listening)
-
     streaming = Streaming(_reading(built.push), built.signal, limits)
     events = _event_methods(config, built.push, streaming)
     streams = {} if events is None else {draft.STREAM: events.stream}
+    throttle = Throttle(config.limits.calls_per_minute, config.polls_per_minute)
 
     def wind_down() -> None:
         listening.closing.set()
@@ -55,26 +56,32 @@ def parts(settings: Settings, config: Config, built: Built) -> Parts:
         built.worker.stop_claiming()
 
     endpoint = Endpoint(
-        _methods(config, built, PollingMethod(feed), events),
+        _methods(config, built, throttle, events),
         listener,
-        who,
-        guard,
+        access,
         {"name": "outlast", "version": __version__},
         require_task_name=settings.require_task_name_header,
         streams=streams,
+        throttle=throttle,
     )
-    socket = Socket(lambda send, refuse: Switchboard(listener, send, refuse), who, guard, streams)
+    socket = Socket(_switching(listener), access, streams, throttle)
     return Parts(
         endpoint,
         socket,
-        Metrics(_figures(built, limits), who, guard),
+        Metrics(_figures(built, limits), access, throttle.refusals),
         built.is_ready,
         lambda: built.running(settings.drain_s),
         wind_down,
         _public_keys(built.push),
         Callbacks(built.tickets, built.commands, built.upstreams, _is_signed),
-        None if token is None else Admin(operators(built), token, guard),
+        Admin(operators(built), access),
+        protected_of(config),
+        audit_pages(built, access),
     )
+
+
+def _switching(listener: Listener) -> Connect:
+    return lambda send, refuse: Switchboard(listener, send, refuse)
 
 
 def _public_keys(push: Push) -> Mapping[str, Any] | None:
@@ -122,12 +129,14 @@ def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
 
 
 def _methods(
-    config: Config, built: Built, poller: Poller, events: EventMethods | None
+    config: Config, built: Built, throttle: Throttle, events: EventMethods | None
 ) -> Mapping[str, Method]:
-    catalogue = Catalogue(built.upstreams)
-    tasks = TaskMethods(built.commands, poller)
+    catalogue, poller = Catalogue(built.upstreams), PollingMethod(built.feed)
+    tasks = TaskMethods(built.commands, poller, built.retention, throttle)
     discovery = DiscoveryMethods(catalogue, has_events=events is not None)
-    bench = Bench(built.commands, built.views, built.upstreams, built.worker, events)
+    bench = Bench(
+        built.commands, built.views, built.retention, built.upstreams, built.worker, events
+    )
     tools = ToolMethods(bench, catalogue, config.policies, StateSeal(built.key))
     methods: dict[str, Method] = {
         "server/discover": discovery.discover,

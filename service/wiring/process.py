@@ -5,15 +5,18 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from socket import gethostname
 
 from ...adapters import (
     announcements,
     codec,
     event_log,
-    identity,
+    oauth,
     postgres,
+    retention,
     run_queue,
+    sealing,
     server_key,
     signal,
     task_view,
@@ -29,31 +32,44 @@ from ...domain.ports import Announcements, Dispatcher, Identity
 from ..callbacks import Tickets
 from ..commands import Commands
 from ..config import Config, Upstream
+from ..retention import Retention
 from ..run import Workbench
 from ..settings import Settings
 from ..worker import Stores, Worker
+from .audit import Auditing, auditing_of
+from .identity import identity_of, issuers_of
 from .push import Push, build_push, stores_of
-from .store import now
+from .store import now, sealer_of
 
 
 @dataclass(frozen=True)
-class Built:
+class Kept:
+    """What stands on the store alone."""
+
+    store: postgres.Database
+    sealer: sealing.Sealer
+    log: event_log.PostgresEventLog
+    views: task_view.PostgresTaskViews
+    dispatcher: Dispatcher
+    commands: Commands
+    retention: Retention
+
+
+@dataclass(frozen=True)
+class Built(Kept):
     """One process's objects, connected to each other and not yet opened."""
 
     key: str
     tickets: Tickets
     identity: Identity
+    issuers: oauth.OAuthTokens | None
     feed: Feed
     push: Push
-    store: postgres.Database
-    log: event_log.PostgresEventLog
-    views: task_view.PostgresTaskViews
-    dispatcher: Dispatcher
     signal: signal.PostgresSignal
     upstreams: upstream.McpUpstreams
     announcements: Announcements
-    commands: Commands
     worker: Worker
+    auditing: Auditing
 
     @asynccontextmanager
     async def running(self, drain_s: float) -> AsyncGenerator[None]:
@@ -63,13 +79,19 @@ class Built:
         self.worker.start()
         if self.push.sender is not None:
             self.push.sender.start()
+        for loop in self.auditing.loops:
+            loop.start()
         try:
             yield
         finally:
             await self.worker.drain(drain_s)
+            for loop in self.auditing.loops:
+                await loop.stop()
             if self.push.sender is not None:
                 await self.push.sender.drain()
             await self.upstreams.close()
+            if self.issuers is not None:
+                await self.issuers.close()
             await self.signal.close()
             self.log.close()
             await self.store.close()
@@ -97,31 +119,44 @@ async def build(
     """
     own_key, epoch = await server_key.read(url)
     key = settings.secret_key or own_key
-    store = postgres.Database(url)
-    log = event_log.PostgresEventLog(store)
-    views, heard = task_view.PostgresTaskViews(store), signal.PostgresSignal(url, store)
+    kept = _kept(settings, config, url)
+    heard = signal.PostgresSignal(url, kept.store)
     upstreams = upstream.McpUpstreams([_upstream(*item) for item in config.upstreams.items()])
-    commands = Commands(log, now)
     tickets = Tickets(key, settings.public_url or address)
-    bench = Workbench(commands, upstreams, heard, tickets.offer)
-    stores = Stores(views, run_queue.PostgresDispatcher(store))
-    who, feed = _identity(settings), Feed(views, log, codec.wire_of, now)
-    sealing = Sealing(Cursors(key, epoch), Vault(key), _signing_key(settings))
+    bench = Workbench(kept.commands, upstreams, heard, tickets.offer)
+    issuers = issuers_of(config)
+    who = identity_of(settings, issuers)
+    feed = Feed(kept.views, kept.log, codec.wire_of, now, kept.retention.end)
+    seals = Sealing(Cursors(key, epoch), Vault(key), _signing_key(settings))
+    stores = Stores(kept.dispatcher, kept.retention)
     return Built(
+        **vars(kept),
         key=key,
         tickets=tickets,
         identity=who,
+        issuers=issuers,
         feed=feed,
-        push=build_push(config, stores_of(store, feed, heard), who, sealing),
-        store=store,
-        log=log,
-        views=views,
-        dispatcher=stores.dispatcher,
+        push=build_push(config, stores_of(kept.store, feed, heard, kept.sealer), who, seals),
         signal=heard,
         upstreams=upstreams,
         announcements=announcements.UpstreamAnnouncements(upstreams),
-        commands=commands,
         worker=Worker(_name(), bench, stores, slots=settings.slots, claims=claims),
+        auditing=auditing_of(settings, kept.store, own_key),
+    )
+
+
+def _kept(settings: Settings, config: Config, url: str) -> Kept:
+    store = postgres.Database(url)
+    sealer = sealer_of(settings, store)
+    log = event_log.PostgresEventLog(store, config.limits.quotas, sealer)
+    views = task_view.PostgresTaskViews(store, sealer)
+    most_running = config.limits.running_per_owner
+    dispatcher = run_queue.PostgresDispatcher(store, running_per_owner=most_running)
+    commands = Commands(log, now)
+    past = retention.PostgresPastTasks(store, sealer)
+    period = timedelta(seconds=settings.audit_period_s)
+    return Kept(
+        store, sealer, log, views, dispatcher, commands, Retention(commands, views, past, period)
     )
 
 
@@ -133,12 +168,6 @@ def _name() -> str:
 def _signing_key(settings: Settings) -> signing.ServerKey | None:
     given = settings.webhook_signing_key
     return None if given is None else signing.ServerKey.parse(given)
-
-
-def _identity(settings: Settings) -> Identity:
-    if settings.tokens_file is not None:
-        return identity.StaticTokens.read(settings.tokens_file)
-    return identity.LocalIdentity()
 
 
 def _upstream(name: str, given: Upstream) -> upstream.UpstreamSettings:

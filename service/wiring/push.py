@@ -6,6 +6,7 @@ from ...adapters import (
     outbox,
     owner_events,
     postgres,
+    sealing as at_rest,
     signal,
     webhooks,
 )
@@ -48,11 +49,16 @@ class Push:
     server_key: ServerKey | None = None
 
 
-def stores_of(store: postgres.Database, feed: Feed, heard: signal.PostgresSignal) -> PushStores:
+def stores_of(
+    store: postgres.Database,
+    feed: Feed,
+    heard: signal.PostgresSignal,
+    sealer: at_rest.Sealer,
+) -> PushStores:
     """The stores of one database."""
     return PushStores(
         owner_events.PostgresOwnerEvents(store),
-        outbox.PostgresOutbox(store),
+        outbox.PostgresOutbox(store, sealer),
         webhooks.PostgresWebhookSubscriptions(store),
         Occurrences(feed),
         feed,

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 from ...adapters import (
     migrations,
+    postgres,
+    sealing,
 )
 from ...adapters.embedded import EmbeddedServer, find_running
 from ..settings import Settings
@@ -31,6 +33,12 @@ def database(settings: Settings, *, share: bool = False) -> Generator[str]:
         return
     with EmbeddedServer.start(settings.data_folder) as server:
         yield server.url
+
+
+def sealer_of(settings: Settings, store: postgres.Database) -> sealing.Sealer:
+    """What seals and opens payloads with the keys of these settings."""
+    wrapping = sealing.LocalWrapping(settings.data_keys) if settings.data_keys else None
+    return sealing.Sealer(store, wrapping, seals=settings.seals)
 
 
 async def upgrade(url: str) -> list[str]:

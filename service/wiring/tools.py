@@ -1,6 +1,6 @@
 """What has no service behind it: the operators' part, and the receiving half."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,6 +9,7 @@ import httpx2
 from ...adapters import (
     inbox,
     private_file,
+    retention,
 )
 from ...delivery.remote import ANSWER_S_MAX, CONNECT_S_MAX, Remote
 from ...delivery.webhook.keyring import MemoryKeyring
@@ -18,6 +19,7 @@ from ...delivery.webhook.subscriber import Subscribing, Wish
 from ...domain import draft
 from ..config import Config
 from ..operators import Operators
+from ..purging import Purge, PurgeStores
 from ..receiving import Wanted
 from ..settings import Settings
 from .process import Built, build
@@ -42,6 +44,27 @@ async def operating(settings: Settings, config: Config, url: str) -> AsyncGenera
             await built.push.sender.drain()
         built.log.close()
         await built.store.close()
+
+
+@asynccontextmanager
+async def purging(settings: Settings, config: Config, url: str) -> AsyncGenerator[Purge]:
+    """What removes an owner's data; nothing is claimed or sent here."""
+    built = await build(settings, config, url, claims=False)
+    await built.store.open()
+    past = retention.PostgresPastTasks(built.store, built.sealer)
+    owned = retention.PostgresOwnedData(built.store)
+    try:
+        yield Purge(built.commands, PurgeStores(built.views, past, owned))
+    finally:
+        if built.push.sender is not None:
+            await built.push.sender.drain()
+        built.log.close()
+        await built.store.close()
+
+
+async def scrub(url: str) -> Sequence[str]:
+    """Vacuum what was erased from; the tables where that was not allowed."""
+    return await retention.scrub(url)
 
 
 @asynccontextmanager
