@@ -4,17 +4,8 @@ A test claims a promise with `@pytest.mark.promise("name")`; `test_promises.py` 
 A promise enters this page with its test, and leaves it only with a line in the change log.
 """
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Promise:
-    """One sentence that a user may rely on, and where it was given."""
-
-    name: str
-    text: str
-    source: str
-
+from outlast.tests import promises_audit
+from outlast.tests.promise import Promise
 
 TASKS = "Tasks extension"
 DURABLE_CORE = "Issue 1, the durable core"
@@ -22,7 +13,6 @@ DELIVERY = "Issue 2, the delivery layer"
 PUSH = "Issue 3, webhooks and events"
 EVENTS_DRAFT = "Triggers & Events draft"
 CLIENT = "Issue 4, the client"
-AUDIT = "Issue 5, identity and audit"
 DESIGN = "docs/architecture.md"
 
 PROMISES = (
@@ -348,4 +338,5 @@ PROMISES = (
         "Importing any module opens no socket or file, starts nothing and reads no environment.",
         f"{DESIGN}: who may import what",
     ),
+    *promises_audit.PROMISES,
 )

@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from outlast.adapters.identity import ISSUER, LocalIdentity, StaticTokens
+from outlast.adapters.identity import (
+    ISSUER,
+    Identities,
+    LocalIdentity,
+    OperatorToken,
+    StaticTokens,
+)
 from outlast.domain import errors
-from outlast.domain.owner import LOCAL_CALLER, Owner
+from outlast.domain.owner import LOCAL_CALLER, LOCAL_OWNER, Owner, Scope
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +89,8 @@ async def test_anything_else_is_nobody(tokens: StaticTokens, authorization: str 
         (entry(digest(ANNA), subject=""), r"tokens\.0\.subject"),
         (entry(digest(ANNA), more="role = 1"), r"tokens\.0\.role"),
         (entry(digest(ANNA), more='client = ""'), r"tokens\.0\.client"),
+        (entry(digest(ANNA), more='scopes = ["all"]'), r"tokens\.0\.scopes\.0"),
+        (entry(digest(ANNA), more="scopes = []"), r"tokens\.0\.scopes"),
         (entry(digest(ANNA)) + entry(digest(ANNA), "bert"), r"tokens\.1\.sha256: .*twice"),
         (entry(digest(ANNA)) + "[other]\n", "other"),
     ],
@@ -109,6 +117,45 @@ async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.toml", tmp_path, binary):
         with pytest.raises(errors.ConfigurationError, match=path.name):
             StaticTokens.read(path)
+
+
+async def test_a_token_may_do_what_the_file_says_and_by_default_call_and_watch(
+    tokens: StaticTokens, tmp_path: Path
+) -> None:
+    usual = await tokens.authenticate(f"Bearer {ANNA}")
+    assert (usual.scopes, usual.until) == (frozenset({Scope.CALL, Scope.WATCH}), None)
+    path = tmp_path / "auditors.toml"
+    path.write_text(entry(digest(ANNA), more='scopes = ["audit", "watch"]'), encoding="utf-8")
+    auditor = await StaticTokens.read(path).authenticate(f"Bearer {ANNA}")
+    assert auditor.scopes == frozenset({Scope.AUDIT, Scope.WATCH})
+
+
+async def test_the_operators_token_may_operate_and_audit_and_has_no_tasks() -> None:
+    operators = OperatorToken("the-operators'-token")
+    caller = await operators.authenticate("bearer the-operators'-token")
+    assert caller.scopes == frozenset({Scope.OPERATE, Scope.AUDIT})
+    assert not operators.knows(caller.owner.key)
+    for wrong in (None, "Bearer", "Bearer the-operators'-toke", "Basic the-operators'-token"):
+        with pytest.raises(errors.Unauthenticated):
+            await operators.authenticate(wrong)
+
+
+async def test_of_several_ways_the_first_that_knows_the_caller_decides(
+    tokens: StaticTokens,
+) -> None:
+    several = Identities([OperatorToken("op"), tokens])
+    assert (await several.authenticate("Bearer op")).scopes == {Scope.OPERATE, Scope.AUDIT}
+    anna = await several.authenticate(f"Bearer {ANNA}")
+    assert anna.owner.subject == "anna"
+    assert several.knows(anna.owner.key)
+    assert not several.knows(LOCAL_OWNER.key)
+    with pytest.raises(errors.Unauthenticated):
+        await several.authenticate("Bearer nobody")
+
+
+async def test_who_is_anonymous_may_do_what_is_said() -> None:
+    guest = await LocalIdentity(frozenset({Scope.WATCH})).authenticate(None)
+    assert (guest.owner, guest.scopes) == (LOCAL_OWNER, {Scope.WATCH})
 
 
 @pytest.mark.parametrize("authorization", [None, "", f"Bearer {ANNA}", "nonsense"])

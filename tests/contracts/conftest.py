@@ -11,8 +11,10 @@ from outlast.tests.contracts.delivery_world import InMemory, Store
 from outlast.tests.contracts.stores import Ports
 from outlast.tests.support import databases
 
+SEALED = "postgres-sealed"
 
-@pytest.fixture(params=["postgres", "memory"])
+
+@pytest.fixture(params=["postgres", SEALED, "memory"])
 def store_url(request: pytest.FixtureRequest, anyio_backend: str) -> str | None:
     """An empty database of this module; None for the store in memory."""
     if request.param == "memory":
@@ -23,8 +25,9 @@ def store_url(request: pytest.FixtureRequest, anyio_backend: str) -> str | None:
 
 
 @pytest.fixture
-async def ports(store_url: str | None) -> AsyncIterator[Ports]:
-    opened = stores.on_postgres(store_url) if store_url else stores.in_memory()
+async def ports(store_url: str | None, request: pytest.FixtureRequest) -> AsyncIterator[Ports]:
+    seals = SEALED in request.node.callspec.params.values()
+    opened = stores.on_postgres(store_url, seals=seals) if store_url else stores.in_memory()
     async with opened as ports:
         yield ports
 

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from outlast.adapters import codec
 from outlast.adapters.bus import Bus
 from outlast.adapters.memory import MemoryAnnouncements, MemoryStore
+from outlast.adapters.memory_past import MemoryPastTasks
 from outlast.delivery import follow, polling, source
 from outlast.delivery.feed import Feed
 from outlast.delivery.limits import WatchLimits
@@ -23,12 +24,14 @@ from outlast.domain import errors
 from outlast.domain.events import TaskEvent
 from outlast.domain.owner import Caller, Owner, Scope
 from outlast.domain.ports import EventLog, Signal, TaskView, TaskViews
+from outlast.service.access import Access
 from outlast.service.app import Parts, assemble
 from outlast.service.commands import Commands
 from outlast.service.endpoint import Endpoint, Method
 from outlast.service.guard import Guard
 from outlast.service.methods.tasks import TaskMethods
 from outlast.service.metrics import Metrics
+from outlast.service.retention import Retention
 from outlast.service.socket import Socket
 from outlast.tests.contracts.delivery_pushing import Pushing, Step
 from outlast.tests.contracts.delivery_serving import Served
@@ -188,9 +191,9 @@ class Stepping:
     log: EventLog
     step: Step
 
-    async def get(self, task_id: str) -> TaskView | None:
+    async def get(self, task_id: str, owner: str | None = None) -> TaskView | None:
         await self.step()
-        view = await self.views.get(task_id)
+        view = await self.views.get(task_id, owner)
         await self.step()
         return view
 
@@ -220,7 +223,10 @@ class Replica:
         )
         self._pushing = store.pushing(number, feed, self._step)
         methods = self._pushing.methods if self._pushing else {}
-        app = assemble(_parts(self.listening, feed, log, methods))
+        commands = Commands(log, the_clock)
+        retention = Retention(commands, views, MemoryPastTasks(MemoryStore(Bus())), timedelta())
+        tasks = TaskMethods(commands, PollingMethod(feed), retention)
+        app = assemble(_parts(self.listening, tasks, methods))
         self._served = Served(self._stepped(app), is_narrow=world.is_narrow)
 
     @property
@@ -268,12 +274,9 @@ class Replica:
         return f"{self.number}: seats, tasks, connections: {open_now}" if any(open_now) else ""
 
 
-def _parts(listening: Listening, feed: Feed, log: EventLog, methods: Mapping[str, Method]) -> Parts:
-    listener, tasks = (
-        ListenMethod(listening),
-        TaskMethods(Commands(log, the_clock), PollingMethod(feed)),
-    )
-    guard = Guard(["127.0.0.1"], ["127.0.0.1"])
+def _parts(listening: Listening, tasks: TaskMethods, methods: Mapping[str, Method]) -> Parts:
+    listener = ListenMethod(listening)
+    access = Access(Names(), Guard(["127.0.0.1"], ["127.0.0.1"]))
 
     async def ready() -> bool:
         return True
@@ -282,13 +285,12 @@ def _parts(listening: Listening, feed: Feed, log: EventLog, methods: Mapping[str
         Endpoint(
             {"tasks/get": tasks.get, **methods},
             listener,
-            Names(),
-            guard,
+            access,
             {"name": "outlast", "version": "0"},
             require_task_name=True,
         ),
-        Socket(lambda send, refuse: Switchboard(listener, send, refuse), Names(), guard),
-        Metrics({}, Names(), guard),
+        Socket(lambda send, refuse: Switchboard(listener, send, refuse), access),
+        Metrics({}, access),
         ready,
         contextlib.nullcontext,
         listening.closing.set,

@@ -23,6 +23,7 @@ from outlast.domain.task import Task, evolve
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.domain.given import OPENED, RESULT
 from outlast.tests.support import databases
+from outlast.tests.support.sealed import sealer
 
 ALICE, BOB = Owner("tests", "alice", "default").key, Owner("tests", "bob", "default").key
 HERE, THERE = "https://here.example/hook", "https://there.example/hook"
@@ -39,21 +40,22 @@ def now() -> datetime:
 class Process:
     """One process's view of the store, with a pool of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, seals: bool = False) -> None:
         self.database = Database(url)
-        self.outbox = PostgresOutbox(self.database)
+        self.sealer = sealer(self.database, seals=seals)
+        self.outbox = PostgresOutbox(self.database, self.sealer)
         self.subscriptions = PostgresWebhookSubscriptions(self.database)
         self.events = PostgresOwnerEvents(self.database)
-        self.views = PostgresTaskViews(self.database)
+        self.views = PostgresTaskViews(self.database, self.sealer)
 
 
 class Rig:
     """Two processes, a log, and who subscribes. Subscriptions are named by short ids."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, seals: bool = False) -> None:
         self.url = url
-        self.one, self.other = Process(url), Process(url)
-        self.log = PostgresEventLog(self.one.database)
+        self.one, self.other = Process(url, seals=seals), Process(url, seals=seals)
+        self.log = PostgresEventLog(self.one.database, sealer=self.one.sealer)
         self.tasks: dict[str, Task] = {}
         self.outbox = self.one.outbox
         self._numbers = itertools.count(1)
@@ -247,9 +249,9 @@ async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def rig(url: str) -> AsyncGenerator[Rig]:
+async def rig(url: str, *, seals: bool = False) -> AsyncGenerator[Rig]:
     """A rig on an empty store."""
-    made = Rig(url)
+    made = Rig(url, seals=seals)
     await made.one.database.open()
     await made.other.database.open()
     try:

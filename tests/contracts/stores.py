@@ -1,22 +1,28 @@
 """The store's ports, once on PostgreSQL and once in memory, and what both are driven with."""
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outlast.adapters.bus import Bus
 from outlast.adapters.event_log import PostgresEventLog
 from outlast.adapters.memory import MemoryStore
+from outlast.adapters.memory_past import MemoryPastTasks
 from outlast.adapters.postgres import Database
+from outlast.adapters.retention import PostgresOwnedData, PostgresPastTasks
 from outlast.adapters.run_queue import PostgresDispatcher
+from outlast.adapters.sealing import Sealer
 from outlast.adapters.signal import PostgresSignal
 from outlast.adapters.task_view import PostgresTaskViews
 from outlast.domain import decisions
 from outlast.domain.ports import Dispatcher, EventLog, Signal, TaskViews
+from outlast.domain.quotas import Quotas
+from outlast.domain.retaining import OwnedData, PastTasks
 from outlast.domain.task import Task
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.domain.given import OPENED, Wish, at
+from outlast.tests.support.sealed import sealer
 
 LIVE_S_MAX = 10.0
 
@@ -29,31 +35,62 @@ class Ports:
     views: TaskViews
     dispatcher: Dispatcher
     signal: Signal
+    past: PastTasks
+    owned: OwnedData
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one owner, and all together, may have."""
+
+    quotas: Quotas = field(default_factory=Quotas)
+    running_per_owner: int | None = None
+
+
+UNLIMITED = Limits()
 
 
 @asynccontextmanager
-async def in_memory() -> AsyncGenerator[Ports, None]:
+async def in_memory(limits: Limits = UNLIMITED) -> AsyncGenerator[Ports, None]:
     signal = Bus()
-    store = MemoryStore(signal)
-    yield Ports(store, store, store, signal)
+    store = MemoryStore(signal, limits.quotas, limits.running_per_owner)
+    past = MemoryPastTasks(store)
+    yield Ports(store, store, store, signal, past, past)
 
 
 @asynccontextmanager
-async def on_postgres(url: str, signal_url: str | None = None) -> AsyncGenerator[Ports, None]:
+async def on_postgres(
+    url: str,
+    signal_url: str | None = None,
+    *,
+    seals: bool = False,
+    limits: Limits = UNLIMITED,
+) -> AsyncGenerator[Ports, None]:
     database = Database(url)
     signal = PostgresSignal(signal_url or url, database)
-    log = PostgresEventLog(database)
+    keeper = sealer(database) if seals else Sealer(database)
+    log = PostgresEventLog(database, limits.quotas, sealer=keeper)
     await database.open()
     await signal.open()
     try:
         await until_live(signal)
         yield Ports(
-            log, PostgresTaskViews(database), PostgresDispatcher(database, patience_s=0), signal
+            log,
+            PostgresTaskViews(database, keeper),
+            PostgresDispatcher(database, 0, limits.running_per_owner),
+            signal,
+            PostgresPastTasks(database),
+            PostgresOwnedData(database),
         )
     finally:
         await signal.close()
         log.close()
         await database.close()
+
+
+def opened(url: str | None, limits: Limits) -> AbstractAsyncContextManager[Ports]:
+    """The store on this database, or in memory, within these limits."""
+    return in_memory(limits) if url is None else on_postgres(url, limits=limits)
 
 
 async def until_live(signal: PostgresSignal, seconds: float = LIVE_S_MAX) -> None:

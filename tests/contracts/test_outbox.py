@@ -28,9 +28,9 @@ CLAIMERS = 8
 THOUSANDS = 3_000
 
 
-@pytest.fixture
-async def world(module_database_url: str) -> AsyncIterator[Rig]:
-    async with rig(module_database_url) as made:
+@pytest.fixture(params=[False, True], ids=["plain", "sealed"])
+async def world(module_database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with rig(module_database_url, seals=request.param) as made:
         yield made
 
 

@@ -36,9 +36,9 @@ STRESS_S = 6.0
 LOCK = "SELECT pg_advisory_xact_lock(7710428, 1)"  # of the appends
 
 
-@pytest.fixture
-async def world(module_database_url: str) -> AsyncIterator[Rig]:
-    async with rig(module_database_url) as made:
+@pytest.fixture(params=[False, True], ids=["plain", "sealed"])
+async def world(module_database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with rig(module_database_url, seals=request.param) as made:
         yield made
 
 

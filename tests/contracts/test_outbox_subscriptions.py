@@ -24,9 +24,9 @@ QUOTA = 3
 SUBSCRIBERS = 10
 
 
-@pytest.fixture
-async def world(module_database_url: str) -> AsyncIterator[Rig]:
-    async with rig(module_database_url) as made:
+@pytest.fixture(params=[False, True], ids=["plain", "sealed"])
+async def world(module_database_url: str, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+    async with rig(module_database_url, seals=request.param) as made:
         yield made
 
 

@@ -8,12 +8,16 @@ import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 PORT = 5432
 CHUNK_BYTES = 65_536
 READY_FOR_QUERY = b"Z\x00\x00\x00\x05I"  # the server has committed, and waits for the next query
+
+
+P = TypeVar("P", bound="Proxy")
 
 
 class Proxy:
@@ -120,10 +124,10 @@ class Proxy:
 
 
 @asynccontextmanager
-async def between(url: str) -> AsyncGenerator[Proxy, None]:
+async def between(url: str, kind: type[P] = Proxy) -> AsyncGenerator[P, None]:
     """A proxy to the server of `url`; connect by its `url` instead."""
     with tempfile.TemporaryDirectory(prefix="ol-", ignore_cleanup_errors=True) as name:
-        proxy = Proxy(url, Path(name))
+        proxy = kind(url, Path(name))
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             with suppress(OSError, asyncio.CancelledError):
