@@ -159,7 +159,16 @@ def test_the_client_of_the_text_prints_what_the_tool_said(
             text=True,
             check=True,
         )
+        audit = subprocess.run(
+            ["sh", "-ec", block_with("outlast audit verify")],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     assert "Waited 3 s" in said.stdout
+    assert "dev.outlast.task.completed" in audit.stdout
 
 
 def until_subscribed(url: str) -> None:
@@ -209,6 +218,7 @@ def test_no_command_of_the_text_is_left_untried():
         "outlast worker",
         "outlast receive",
         "outlast call",
+        "outlast audit",
         "outlast db upgrade",
         "curl",
     )

@@ -22,6 +22,7 @@ from outlast.domain.ports import CallNews, Returned, RunningCall, Tool, ToolCall
 from outlast.domain.task import Task
 from outlast.service.callbacks import PATH, Callbacks, Tickets
 from outlast.service.commands import Commands
+from outlast.service.retention import Retention
 from outlast.service.run import PENDING_KEY, Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.contracts.stores import Ports
@@ -192,7 +193,8 @@ async def working(
     own = Workbench(bench.commands, bench.upstream, bench.ports.signal)
     if offers:
         own = replace(own, offer=bench.tickets.offer)
-    stores = Stores(bench.ports.views, bench.ports.dispatcher)
+    retention = Retention(bench.commands, bench.ports.views, bench.ports.past, timedelta(days=30))
+    stores = Stores(bench.ports.dispatcher, retention)
     worker = Worker(name, own, stores, slots=slots)
     worker.start()
     try:

@@ -227,10 +227,110 @@ def test_every_setting_is_known_to_file_and_environment_alike():
     "host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "127.0.0.1.example.org", ""]
 )
 def test_beyond_loopback_somebody_must_be_named(host: str, tmp_path: Path):
-    with pytest.raises(errors.ConfigurationError, match="set tokens_file, or allow_anonymous"):
+    with pytest.raises(errors.ConfigurationError, match=r"tokens_file or \[\[identity"):
         load({"host": host})
-    assert load({"host": host}, {"allow_anonymous": True}).host == host
-    assert load({"host": host}, {"tokens_file": str(tmp_path)}).host == host
+    plain = {"encrypt": "off"}
+    assert load({"host": host}, {"allow_anonymous": True, **plain}).host == host
+    assert load({"host": host}, {"tokens_file": str(tmp_path), **plain}).host == host
+    assert settings.load({"host": host}, plain, has_issuers=True).host == host
+
+
+ISSUER = '[identity]\nresource = "https://o.example/mcp"\n[[identity.issuers]]\n'
+
+
+def test_issuers_are_read_and_what_they_leave_out_is_filled_in():
+    text = ISSUER + (
+        'issuer = "https://a.example/x"\n[[identity.issuers]]\nissuer = "http://localhost:1"\n'
+        'audience = "b"\nalgorithms = ["ES256"]\nclient_claim = "cid"\n'
+    )
+    given = config.parse(text, "outlast.toml").identity
+    assert (given.resource, given.scope_prefix) == ("https://o.example/mcp", "outlast:")
+    first, second = given.issuers
+    assert (first.audience, first.client_claim, first.jwks_url) == ([], None, None)
+    assert first.algorithms == ["RS256", "PS256", "ES256", "EdDSA"]
+    assert (second.audience, second.algorithms, second.client_claim) == (["b"], ["ES256"], "cid")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        (ISSUER + 'issuer = "http://a.example"\n', 4, "https"),
+        (ISSUER + 'issuer = "https://u:p@a.example"\n', 4, "without a user name"),
+        (ISSUER + 'issuer = "a.example"\n', 4, "URL"),
+        (ISSUER + 'issuer = "https://a.example"\nalgorithms = ["HS256"]\n', 5, "RS256"),
+        (ISSUER + 'issuer = "https://a.example"\nalgorithms = ["none"]\n', 5, "RS256"),
+        (ISSUER + 'issuer = "https://a.example"\nalgorithms = []\n', 5, "at least 1"),
+        (ISSUER + 'issuer = "https://a.example"\njwks_url = "http://a.example/k"\n', 5, "https"),
+        (
+            ISSUER + 'issuer = "https://a.example"\n[[identity.issuers]]\nisuer = "x"\n',
+            5,
+            "issuer: Field required",
+        ),
+        (ISSUER + 'issuer = "https://a.example"\n' * 1 + 'client_claim = ""\n', 5, "at least 1"),
+        ('[identity]\nscope_prefix = "a b"\n', 2, "pattern"),
+        ('[identity]\nresource = "https://o.example/mcp?x"\n', 2, "pattern"),
+        ('[identity]\n[[identity.issuers]]\nissuer = "https://a.example"\n', 1, "need resource"),
+        (
+            ISSUER + 'issuer = "https://a.example"\n[[identity.issuers]]\n'
+            'issuer = "https://a.example"\n',
+            1,
+            "twice",
+        ),
+    ],
+)
+def test_a_mistake_in_the_identity_section_is_named_with_its_line(
+    text: str, line: int, reason: str
+):
+    with pytest.raises(errors.ConfigurationError, match=rf"^outlast\.toml:{line}: .*{reason}"):
+        config.parse(text, "outlast.toml")
+
+
+KEY_LINE = f"k-1:{'s' * 43}"
+
+
+def test_beyond_loopback_it_must_be_said_how_to_store():
+    beyond = {"host": "0.0.0.0", "allow_anonymous": True}
+    with pytest.raises(errors.ConfigurationError, match="run `outlast keys new` and set"):
+        load(beyond)
+    with pytest.raises(errors.ConfigurationError, match="encrypt is on and there are no data_keys"):
+        load(table={"encrypt": "on"})
+    assert load(beyond, {"data_keys": [KEY_LINE]}).seals
+    assert load(table={"data_keys": [KEY_LINE]}).seals
+    assert not load(beyond, {"encrypt": "off"}).seals
+    assert not load(beyond, {"encrypt": "off", "data_keys": [KEY_LINE]}).seals
+    assert not load().seals
+
+
+@pytest.mark.parametrize("spelled", ["{0}, {1}", "{0},{1}", '["{0}", "{1}"]', "{0},{1}\n"])
+def test_data_keys_are_read_as_they_are_printed_and_as_json(
+    monkeypatch: pytest.MonkeyPatch, spelled: str
+):
+    lines = KEY_LINE, f"k-2:{'t' * 43}"
+    monkeypatch.setenv("OUTLAST_DATA_KEYS", spelled.format(*lines))
+    assert load().data_keys == list(lines)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [f"k:{'s' * 42}", f"k k:{'s' * 43}", "s" * 43, f"{KEY_LINE},{KEY_LINE}", f"{KEY_LINE};x", "[s"],
+)
+def test_a_data_key_that_is_none_is_refused_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, given: str
+):
+    monkeypatch.setenv("OUTLAST_DATA_KEYS", given)
+    with pytest.raises(errors.ConfigurationError, match="setting data_keys") as caught:
+        load()
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "sss" not in str(error)
+        error = error.__cause__
+    with pytest.raises(errors.ConfigurationError, match=r"server\.data_keys") as told:
+        config.parse(f"[server]\ndata_keys = ['{given}']\n", "f")
+    assert "sss" not in str(told.value)
+
+
+def test_no_representation_of_the_settings_shows_a_data_key():
+    assert "sss" not in repr(load(table={"data_keys": [KEY_LINE]}))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

@@ -19,6 +19,7 @@ from outlast.delivery.port import ListenRequest, OpenWatch
 from outlast.domain import errors
 from outlast.domain.ports import Progress
 from outlast.service import endpoint, settings
+from outlast.service.access import Access
 from outlast.service.cli import processes
 from outlast.service.exchange import PROGRESS_BACKLOG_MAX, Exchange
 from outlast.service.guard import Guard
@@ -41,10 +42,9 @@ class NoListener:
 def endpoint_of(tool: Tool) -> endpoint.Endpoint:
     """An endpoint whose methods all are `tool`."""
     methods: Any = {"tools/call": tool, "server/discover": tool}
-    guard, info = Guard(["127.0.0.1"], []), {"name": "outlast", "version": "0"}
-    return endpoint.Endpoint(
-        methods, NoListener(), LocalIdentity(), guard, info, require_task_name=False
-    )
+    access = Access(LocalIdentity(), Guard(["127.0.0.1"], []))
+    info = {"name": "outlast", "version": "0"}
+    return endpoint.Endpoint(methods, NoListener(), access, info, require_task_name=False)
 
 
 @asynccontextmanager
@@ -189,11 +189,12 @@ async def test_a_body_that_does_not_come_is_given_up():
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         writer.write(f"POST /mcp HTTP/1.1\r\nhost: 127.0.0.1\r\n{head}".encode())
         writer.write(b"content-length: 100\r\n\r\n{")
-        answer = await asyncio.wait_for(reader.readuntil(b"}}"), STOP_S_MAX)
+        answer = await asyncio.wait_for(reader.readuntil(b"}}}"), STOP_S_MAX)
         writer.close()
         await writer.wait_closed()
     assert answer.startswith(b"HTTP/1.1 408 ")
-    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == -32600
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert (error["code"], error["data"]["limit"]) == (-32600, "body_seconds")
 
 
 def test_no_answer_waits_for_the_acknowledgement_of_its_first_packet():

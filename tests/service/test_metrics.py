@@ -17,7 +17,7 @@ from outlast.tests.support.serving import Serving, serving
 pytestmark = pytest.mark.anyio
 
 BOUND_S = 20.0
-TOKEN = "a-token-that-nobody-guesses"
+TOKEN, USUAL = "a-token-that-nobody-guesses", "an-ordinary-token"
 HANG_UP = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -75,7 +75,11 @@ async def test_an_open_watch_is_counted_for_as_long_as_it_is_open(client: RawCli
 @pytest.fixture
 async def guarded(database_url: str, tmp_path: Path) -> AsyncIterator[Serving]:
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
-    (tmp_path / "tokens.toml").write_text(f'[[tokens]]\nsha256 = "{digest}"\nsubject = "alice"\n')
+    usual = hashlib.sha256(USUAL.encode()).hexdigest()
+    (tmp_path / "tokens.toml").write_text(
+        f'[[tokens]]\nsha256 = "{digest}"\nsubject = "alice"\nscopes = ["operate"]\n'
+        f'[[tokens]]\nsha256 = "{usual}"\nsubject = "bob"\n'
+    )
     config = desk_config('tokens_file = "tokens.toml"')
     async with serving(tmp_path, config, database_url) as server:
         yield server
@@ -86,5 +90,8 @@ async def test_who_has_no_token_or_comes_by_another_name_sees_no_figures(guarded
     async with http_client() as http:
         assert (await http.get(url)).status_code == httpx2.codes.UNAUTHORIZED
         assert (await http.get(url, headers=token)).status_code == httpx2.codes.OK
+        bobs = await http.get(url, headers={"Authorization": f"Bearer {USUAL}"})
+        assert bobs.status_code == httpx2.codes.FORBIDDEN
+        assert "outlast_" not in bobs.text.removeprefix('{"error":"This needs the scope outlast:')
         other = await http.get(url, headers={**token, "Host": "another.example"})
         assert other.status_code == httpx2.codes.MISDIRECTED_REQUEST

@@ -11,6 +11,7 @@ import pytest
 
 from outlast.adapters.bus import Bus
 from outlast.adapters.memory import MemoryStore
+from outlast.adapters.memory_past import MemoryPastTasks
 from outlast.delivery.feed import Feed
 from outlast.delivery.polling import PollingMethod
 from outlast.domain import decisions, errors, events
@@ -19,6 +20,7 @@ from outlast.domain.task import Task
 from outlast.service.commands import Commands
 from outlast.service.exchange import Exchange
 from outlast.service.methods.tasks import TaskMethods
+from outlast.service.retention import Retention
 from outlast.tests.acceptance.waiting import until, until_file_says
 from outlast.tests.support.mcp import DECLARED, UNDECLARED, RawClient
 from outlast.tests.support.serving import Serving
@@ -276,8 +278,9 @@ async def test_an_ended_task_is_not_found_from_its_last_instant_on(method: str):
     clock, store = Clock(), MemoryStore(Bus())
     commands = Commands(store, clock)
     poller = PollingMethod(Feed(store, store, lambda task: b"", clock))
+    retention = Retention(commands, store, MemoryPastTasks(store), timedelta(days=30))
     task = await ended_task(commands, clock)
-    serve = getattr(TaskMethods(commands, poller), method)
+    serve = getattr(TaskMethods(commands, poller, retention), method)
     assert task.expires_at is not None
     clock.now = task.expires_at - timedelta(milliseconds=1)
     assert await serve(exchange_of(task, method)) is not None
