@@ -12,7 +12,7 @@ ARGS =
 AT_ONCE = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check conformance bench-delivery bench-webhooks clean
+.PHONY: help demo test check fuzz conformance bench-delivery bench-webhooks bench-audit clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,11 @@ check: $(STAMP) $(LINK) ## lint, format, types, layers, hygiene
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --warnings
 	$(BIN)/pytest -q tests/test_layers.py tests/test_hygiene.py
 
+# Another seed each time, unless one is named: the same seed makes the same inputs again.
+fuzz: $(STAMP) ## 100,000 generated inputs; OUTLAST_FUZZ_RUNS and OUTLAST_FUZZ_SEED say otherwise
+	OUTLAST_FUZZ_RUNS=$${OUTLAST_FUZZ_RUNS:-100000} OUTLAST_FUZZ_SEED=$${OUTLAST_FUZZ_SEED:-$$(date +%s)} \
+	  $(BIN)/pytest -q -s tests/fuzz $(ARGS)
+
 conformance: $(STAMP) ## the official conformance suite against a running Outlast
 	$(BIN)/python tests/conformance/suite.py $(ARGS)
 
@@ -40,6 +45,9 @@ bench-delivery: $(STAMP) ## how fast a change is delivered, and what idle stream
 
 bench-webhooks: $(STAMP) ## how fast signed webhooks leave, and what a backlog costs
 	$(BIN)/python ops/bench/webhooks.py $(ARGS)
+
+bench-audit: $(STAMP) ## how fast a log is verified, and views are made anew from it
+	$(BIN)/python ops/bench/audit.py $(ARGS)
 
 # `.outlast` holds tasks and is nobody's rubbish: remove it by hand.
 clean: ## remove what these targets made; keeps ./.outlast, where tasks are stored
