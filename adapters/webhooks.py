@@ -129,12 +129,14 @@ class PostgresWebhookSubscriptions:
         rows = await self._database.rows("SELECT outlast.resume_subscription(%s)", subscription_id)
         return bool(rows[0][0])
 
-    async def count(self, owner: str) -> int:
+    async def count(self, owner: str | None = None) -> int:
         """See `WebhookSubscriptions.count`."""
-        rows = await self._database.rows(
-            "SELECT count(*) FROM outlast.webhook_subscriptions s"
-            f" WHERE s.owner_hash = outlast.owner_hash(%s) AND {_LIVE}",
-            owner,
+        counted = f"SELECT count(*) FROM outlast.webhook_subscriptions s WHERE {_LIVE}"
+        of_owner = " AND s.owner_hash = outlast.owner_hash(%s)"
+        rows = await (
+            self._database.rows(counted)
+            if owner is None
+            else self._database.rows(counted + of_owner, owner)
         )
         return int(rows[0][0])
 

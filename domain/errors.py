@@ -168,8 +168,8 @@ class Forbidden(EventsError):
 class TooManySubscriptions(EventsError):
     """The largest number of subscriptions is reached."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(limit="subscriptions", max=most)
+    def __init__(self, most: int, limit: str = "subscriptions") -> None:
+        super().__init__(limit=limit, max=most)
 
 
 class Unsupported(EventsError):

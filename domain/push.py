@@ -194,8 +194,8 @@ class WebhookSubscriptions(Protocol):
         """
         ...
 
-    async def count(self, owner: str) -> int:
-        """How many the owner has."""
+    async def count(self, owner: str | None = None) -> int:
+        """How many the owner has; without one, how many there are."""
         ...
 
     async def is_verified(self, owner: str, url: str) -> bool:

@@ -136,6 +136,16 @@ class Task:
         return answers or None
 
 
+def _with(task: Task, **changes: Json) -> Task:
+    """The task with these changes, for a tenth of what `dataclasses.replace` takes.
+
+    To fold is what every wish, verification and rebuild does with every event.
+    """
+    changed = object.__new__(Task)
+    changed.__dict__.update(task.__dict__, **changes)
+    return changed
+
+
 def fold(history: Iterable[TaskEvent]) -> Task | None:
     """The task after all of `history`, in order; None for an empty one."""
     task: Task | None = None
@@ -151,7 +161,7 @@ def evolve(task: Task | None, event: TaskEvent) -> Task:
     if task is None:
         raise ValueError(f"the stream of a task begins with TaskOpened, not {type(event).__name__}")
     changed = _apply(event, task)
-    return replace(changed, version=event.version, updated_at=event.at)
+    return _with(changed, version=event.version, updated_at=event.at)
 
 
 @singledispatch
@@ -161,30 +171,28 @@ def _apply(event: TaskEvent, task: Task) -> Task:  # noqa: ARG001 - the rules be
 
 @_apply.register
 def _(event: events.WorkStarted, task: Task) -> Task:
-    return replace(
-        task, attempt=event.attempt, worker=event.worker, progress=None, progress_at=None
-    )
+    return _with(task, attempt=event.attempt, worker=event.worker, progress=None, progress_at=None)
 
 
 @_apply.register
 def _(event: events.WorkDelegated, task: Task) -> Task:
     until = None if event.until is None else datetime.fromisoformat(event.until)
     # The tool may have told of its own steps: the job counts from its own start.
-    given = replace(_withdraw(task), worker=None, progress=None)
-    return replace(given, is_delegated=True, delegated_until=until)
+    given = _with(_withdraw(task), worker=None, progress=None)
+    return _with(given, is_delegated=True, delegated_until=until)
 
 
 @_apply.register
 def _(event: events.ProgressReported, task: Task) -> Task:
-    task = _hear(replace(task, progress=event.progress, progress_at=event.at), event.callback_id)
+    task = _hear(_with(task, progress=event.progress, progress_at=event.at), event.callback_id)
     if task.status is TaskStatus.INPUT_REQUIRED or task.cancel_requested:
         return task
-    return replace(task, status_message=event.message or _amount(event.progress, event.total))
+    return _with(task, status_message=event.message or _amount(event.progress, event.total))
 
 
 @_apply.register
 def _(event: events.CheckpointReached, task: Task) -> Task:
-    return replace(task, leg=event.leg, request_state=event.request_state, losses=0)
+    return _with(task, leg=event.leg, request_state=event.request_state, losses=0)
 
 
 @_apply.register
@@ -193,7 +201,7 @@ def _(event: events.InputRequested, task: Task) -> Task:
         Question(key, question["name"], question["request"], task.leg, event.held)
         for key, question in event.questions.items()
     )
-    return replace(
+    return _with(
         task,
         status=TaskStatus.INPUT_REQUIRED,
         status_message="Waiting for input",
@@ -208,28 +216,28 @@ def _(event: events.InputReceived, task: Task) -> Task:
         replace(q, answer=event.answers[q.key]) if q.key in event.answers else q
         for q in task.questions
     )
-    return _settle(replace(task, questions=answered))
+    return _settle(_with(task, questions=answered))
 
 
 @_apply.register
 def _(_event: events.CancelRequested, task: Task) -> Task:
-    return replace(_withdraw(task), cancel_requested=True, status_message="Cancellation requested")
+    return _with(_withdraw(task), cancel_requested=True, status_message="Cancellation requested")
 
 
 @_apply.register
 def _(event: events.WorkLost, task: Task) -> Task:
-    return replace(task, worker=None, losses=task.losses + (event.was_sent and not event.was_told))
+    return _with(task, worker=None, losses=task.losses + (event.was_sent and not event.was_told))
 
 
 @_apply.register
 def _(event: events.TtlChanged, task: Task) -> Task:
-    return replace(task, ttl_ms=event.ttl_ms)
+    return _with(task, ttl_ms=event.ttl_ms)
 
 
 @_apply.register
 def _(event: events.TaskCompleted, task: Task) -> Task:
     ended = _end(_hear(task, event.callback_id), TaskStatus.COMPLETED, None, event.ttl_ms)
-    return replace(ended, result=event.result)
+    return _with(ended, result=event.result)
 
 
 @_apply.register(events.TaskFailed)
@@ -237,7 +245,7 @@ def _(event: events.TaskCompleted, task: Task) -> Task:
 def _(event: events.TaskFailed | events.TaskExpired, task: Task) -> Task:
     if isinstance(event, events.TaskFailed):
         task = _hear(task, event.callback_id)
-    return replace(
+    return _with(
         _end(task, TaskStatus.FAILED, str(event.error["message"]), event.ttl_ms), error=event.error
     )
 
@@ -248,7 +256,7 @@ def _(event: events.TaskCancelled, task: Task) -> Task:
 
 
 def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None) -> Task:
-    return replace(
+    return _with(
         _withdraw(task),
         status=status,
         status_message=message,
@@ -260,19 +268,19 @@ def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None
 
 
 def _hear(task: Task, callback_id: str | None) -> Task:
-    return task if callback_id is None else replace(task, heard=(*task.heard, callback_id))
+    return task if callback_id is None else _with(task, heard=(*task.heard, callback_id))
 
 
 def _withdraw(task: Task) -> Task:
     withdrawn = tuple(replace(q, withdrawn=True) if q.is_outstanding else q for q in task.questions)
-    return _settle(replace(task, questions=withdrawn))
+    return _settle(_with(task, questions=withdrawn))
 
 
 def _settle(task: Task) -> Task:
     """Back to `working` once nothing is asked any more."""
     if task.status is not TaskStatus.INPUT_REQUIRED or task.outstanding:
         return task
-    return replace(task, status=TaskStatus.WORKING, status_message=None)
+    return _with(task, status=TaskStatus.WORKING, status_message=None)
 
 
 def _amount(progress: float, total: float | None) -> str:

@@ -65,6 +65,7 @@ class Events(BaseModel):
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = [443]
     ca_file: Path | None = None  # trusted beside the system's authorities
     subscriptions_per_owner: int = Field(default=1_000, ge=1)
+    subscriptions: int = Field(default=100_000, ge=1)  # of all owners together
     ttl: Annotated[Duration, Field(ge=60_000)] = 86_400_000
     ttl_max: Annotated[Duration, Field(ge=60_000)] = 30 * 86_400_000
 
@@ -167,7 +168,8 @@ class Limits(BaseModel):
     parked: Count = None
     bytes: Size = None
     running_per_owner: Count = None
-    calls_per_minute: Count = 6_000
+    calls_per_minute: Count = 60_000
+    calls_per_minute_in_all: Count = None
     polls_per_minute: Count = 1_200
 
     @property

@@ -66,8 +66,11 @@ class Throttle:
         calls_per_minute: int | None = None,
         polls_per_minute: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        calls_per_minute_in_all: int | None = None,
     ) -> None:
         self._calls = Buckets(calls_per_minute, clock)
+        self._all_calls = Buckets(calls_per_minute_in_all, clock)
         self._polls = Buckets(polls_per_minute, clock)
         self._refusals: Counter[str] = Counter()
 
@@ -77,8 +80,12 @@ class Throttle:
         return self._refusals
 
     def called(self, owner: str) -> None:
-        """One call of this owner. Raises TooManyRequests."""
+        """One call of this owner. Raises TooManyRequests.
+
+        What an owner may not ask takes nothing from the others.
+        """
         self._take("calls_per_minute", self._calls, owner)
+        self._take("calls_per_minute_in_all", self._all_calls)
 
     def polled(self, owner: str, task_id: str) -> None:
         """One look of this owner at this task, if there is one. Raises TooManyRequests."""

@@ -44,6 +44,7 @@ class Rules:
     allow_loopback: bool = False
     ports: Collection[int] = address.PORTS
     most_per_owner: int = 100
+    most_in_all: int | None = None  # looked at before the endpoint is asked, and not again
     ttl_s_default: float = 86_400.0
     ttl_s_max: float = 30 * 86_400.0
 
@@ -212,6 +213,9 @@ class SubscriptionMethods:
         stores = self._stores.subscriptions
         if await stores.count(key.owner) >= self._rules.most_per_owner:
             raise errors.TooManySubscriptions(self._rules.most_per_owner)
+        in_all = self._rules.most_in_all
+        if in_all is not None and await stores.count() >= in_all:
+            raise errors.TooManySubscriptions(in_all, "subscriptions_in_all")
         if not await stores.is_verified(key.owner, key.url):
             await self._challenger.verify(key.owner, key.url, subscription_id, secret)
 

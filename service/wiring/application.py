@@ -48,7 +48,7 @@ def parts(settings: Settings, config: Config, built: Built) -> Parts:
     streaming = Streaming(_reading(built.push), built.signal, limits)
     events = _event_methods(config, built.push, streaming)
     streams = {} if events is None else {draft.STREAM: events.stream}
-    throttle = Throttle(config.limits.calls_per_minute, config.polls_per_minute)
+    throttle = _throttle_of(config)
 
     def wind_down() -> None:
         listening.closing.set()
@@ -77,6 +77,16 @@ def parts(settings: Settings, config: Config, built: Built) -> Parts:
         Admin(operators(built), access),
         protected_of(config),
         audit_pages(built, access),
+    )
+
+
+def _throttle_of(config: Config) -> Throttle:
+    """The rates that the file sets."""
+    limits = config.limits
+    return Throttle(
+        limits.calls_per_minute,
+        config.polls_per_minute,
+        calls_per_minute_in_all=limits.calls_per_minute_in_all,
     )
 
 

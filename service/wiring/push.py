@@ -79,6 +79,7 @@ def build_push(config: Config, stores: PushStores, who: Identity, sealing: Seali
         given.development,
         given.ports,
         given.subscriptions_per_owner,
+        given.subscriptions,
         given.ttl / 1000,
         given.ttl_max / 1000,
     )

@@ -310,7 +310,9 @@ async def test_a_delivery_that_does_not_open_holds_no_other_one_back(module_data
 
 
 @pytest.mark.parametrize(
-    "line", ["", "secret", "a:secret", f"a b:{'s' * 43}", f"a:{'s' * 42}", f"a:{'s' * 44}", OLD * 2]
+    "line",
+    ["", "secret", "a:secret", f"a b:{'s' * 43}", f"a:{'s' * 42}", f"a:{'s' * 44}", OLD * 2],
+    ids=["nothing", "no-name", "short", "space", "too-short", "too-long", "two"],
 )
 def test_what_is_no_key_is_refused_and_not_shown(line: str):
     with pytest.raises(errors.ConfigurationError) as caught:

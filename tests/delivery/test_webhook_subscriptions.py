@@ -96,6 +96,19 @@ async def test_the_quota_is_looked_at_before_anything_is_posted(made: Made, endp
     await methods.subscribe(asks(BOB))
 
 
+async def test_the_quota_of_all_owners_is_looked_at_before_anything_is_posted(
+    made: Made, endpoint: Endpoint
+):
+    here, _ = made
+    methods = strict(here, endpoint, most_in_all=1)
+    await methods.subscribe(asks())
+    with pytest.raises(errors.TooManySubscriptions) as refused:
+        await methods.subscribe(asks(BOB))
+    assert refused.value.data == {"limit": "subscriptions_in_all", "max": 1}
+    assert endpoint.posted == [URL]
+    await methods.subscribe(asks())
+
+
 async def test_a_mode_that_is_none_or_another_is_told_apart(made: Made, endpoint: Endpoint):
     here, _ = made
     methods = strict(here, endpoint)

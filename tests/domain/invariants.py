@@ -74,6 +74,10 @@ def one_attempt_runs_at_a_time_and_attempts_count_up(history: History, task: Tas
         before = state
 
 
+def _is_removal(event: events.TaskExpired) -> bool:
+    return event.error.get("data") == {"reason": "removed"}
+
+
 def only_the_running_attempt_reports(history: History, task: Task) -> None:
     """A worker while it holds the attempt, and the job elsewhere once it was given on."""
     before: Task | None = None
@@ -88,9 +92,10 @@ def only_the_running_attempt_reports(history: History, task: Task) -> None:
         if calls_back:
             assert before is not None
             assert before.is_delegated, event
-        if isinstance(event, events.TaskExpired):
+        if isinstance(event, events.TaskExpired) and not _is_removal(event):
+            # What runs is left alone, unless it waits for its client.
             assert before is not None
-            assert not before.is_running, event
+            assert not before.is_running or before.outstanding, event
         before = state
 
 

@@ -153,7 +153,7 @@ async def test_a_rebuild_that_is_killed_in_the_middle_harms_nothing(
         process = await anyio.open_process(
             [str(OUTLAST), "db", "rebuild", "--database-url", database_url], cwd=tmp_path
         )
-        await until_waiting(database_url)
+        await until_waiting_in_the_middle(database_url)
         process.send_signal(signal.SIGKILL)
         with anyio.fail_after(PATIENCE_S):
             await process.wait()
@@ -171,11 +171,13 @@ async def test_a_rebuild_that_is_killed_in_the_middle_harms_nothing(
         assert connection.execute(views).fetchall() == before
 
 
-async def until_waiting(url: str) -> None:
-    """Somebody waits for the lock of a row."""
+async def until_waiting_in_the_middle(url: str) -> None:
+    """Something is mended, and somebody waits for the lock of a row."""
 
     async def waits() -> bool:
-        return _count(url, "SELECT count(*) FROM pg_locks WHERE NOT granted") > 0
+        mended = "SELECT count(*) FROM outlast.task_view WHERE wire <> 'x'"
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        return _count(url, mended) > 0 and _count(url, waiting) > 0
 
     await until(waits, PATIENCE_S)
 

@@ -66,6 +66,21 @@ def test_a_poll_every_100_ms_passes_for_ever():
         clock.now += 0.1
 
 
+def test_what_all_may_ask_is_a_limit_of_its_own_and_a_refused_owner_takes_nothing_of_it():
+    throttle = Throttle(2, None, Clock(), calls_per_minute_in_all=3)
+    met: list[str] = []
+    for owner in ("a", "a", "a", "b", "b", "c"):
+        try:
+            throttle.called(owner)
+        except errors.TooManyRequests as error:
+            met.append(f"{owner}: {error.limit}")
+    assert met == [
+        "a: calls_per_minute",
+        "b: calls_per_minute_in_all",
+        "c: calls_per_minute_in_all",
+    ]
+
+
 def test_no_limit_is_no_bucket():
     buckets = Buckets(None, Clock())
     assert taken(buckets, 10_000) == 10_000
