@@ -97,6 +97,8 @@ class Database:
             for _ in range(POOL_SIZE_MAX):
                 try:
                     return await self._whole(statement, params)
+                except psycopg.errors.DeadlockDetected:
+                    continue  # undone as a whole, and whoever stood in the way goes on
                 except psycopg.OperationalError as error:
                     if not failures.is_lost_connection(error):
                         raise

@@ -71,14 +71,17 @@ async def test_who_says_what_it_knows_gets_the_rest_and_the_end_of_an_ended_task
         await here.subscribe(endpoint.url, {"taskId": over}, **knows(over, 0))
         await endpoint.until(lambda seen: len(seen.envelopes) == 1)
         assert [post.version for post in endpoint.events] == [3]
+        await here.nothing_waits()  # until then the next one is a refresh of this one
         endpoint.posted.clear()
         await here.subscribe(endpoint.url, {"taskId": over}, **knows(over, 1))
         await endpoint.until(lambda seen: len(seen.envelopes) == 1)
         assert [post.version for post in endpoint.events] == [2, 3]
+        await here.nothing_waits()  # until then the next one is a refresh of this one
         endpoint.posted.clear()
         await here.subscribe(endpoint.url, {"taskId": over}, **knows(over, 3))
         await endpoint.until(lambda seen: len(seen.envelopes) == 1)
         assert not endpoint.events
+        await here.nothing_waits()  # until then the next one is a refresh of this one
         endpoint.posted.clear()
         await here.subscribe(endpoint.url, {"taskId": running}, **knows(running, 0))
         await publisher.ends(running)

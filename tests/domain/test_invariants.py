@@ -205,7 +205,8 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
                 self.task.version > decisions.STREAM_EVENTS_MAX - decisions.STREAM_EVENTS_RESERVED
             )
             expires_at = self.task.expires_at
-            assert full or expires_at is None or until is None or expires_at >= until
+            has_ended = self.task.status.is_terminal
+            assert has_ended or full or not (expires_at and until) or expires_at >= until
 
     @rule(behind=BEHIND, amount=st.floats(0, 1e9), callback_id=CALLBACKS)
     def call_back_with_progress(self, behind: int, amount: float, callback_id: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -335,7 +336,7 @@ async def test_whoever_closes_the_pipe_hears_no_complaint(made: Audited):
     for _ in range(30):
         await made.publisher.opened(arguments={"long": "x" * 8_000})
     config = made.server.log.with_suffix(".toml")
-    command = f"{OUTLAST} audit export --config {config} | head -c 100"
+    command = f"{shlex.quote(str(OUTLAST))} audit export --config {config} | head -c 100"
     with anyio.fail_after(PATIENCE_S):
         done = await anyio.run_process(
             ["sh", "-c", command],
