@@ -8,12 +8,12 @@ import typer
 from ... import __version__
 from ...domain import draft, errors
 from ...domain.owner import Scope
+from .. import hosting
 from ..receiving import Wanted
 from . import (
     audit,
     audit_reading,
     client,
-    hosting,
     keys,
     processes,
     purge,

@@ -9,21 +9,17 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from ...domain import errors
-from .. import config as configuration, logs, settings, wiring
+from .. import wiring
 from ..auditing import proving
 from ..auditing.report import Report
 from ..auditing.views import view_check
 from ..settings import Settings
+from .store import ConfigOption, DatabaseOption, store_of
 
 BAD = 1  # exit code
 
 T = TypeVar("T")
 
-Config = Annotated[
-    Path | None,
-    typer.Option(help="The service's TOML file; default: the store in .outlast/.", dir_okay=False),
-]
-DatabaseUrl = Annotated[str | None, typer.Option(help="The service's store.")]
 Keys = Annotated[
     list[str] | None,
     typer.Option("--key", help="A verifier key to believe, instead of the settings' own."),
@@ -41,11 +37,11 @@ def verify(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer read
     key: Keys = None,
     views: Annotated[bool, typer.Option(help="Hold every view against its events too.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The report as JSON.")] = False,
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Verify the whole log: events, tree, checkpoints, views. Exit code 1 if anything is wrong."""
-    chosen, kept = _settings(config, database_url), None
+    (_, chosen), kept = store_of(config, database_url), None
     if checkpoint is not None:
         kept = _text_of(checkpoint)
     with wiring.database(chosen, share=True) as url:
@@ -58,7 +54,7 @@ def verify(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer read
 
 
 @app.command()
-def checkpoint(config: Config = None, database_url: DatabaseUrl = None) -> None:
+def checkpoint(config: ConfigOption = None, database_url: DatabaseOption = None) -> None:
     """Print the newest signed checkpoint. Keep it elsewhere: `verify --checkpoint` takes it."""
 
     async def newest(found: wiring.Auditing) -> str:
@@ -72,8 +68,8 @@ def checkpoint(config: Config = None, database_url: DatabaseUrl = None) -> None:
 def prove(
     position: Annotated[int | None, typer.Argument(help="Of the event in the log.", min=1)] = None,
     task: Annotated[str | None, typer.Option(help="Instead: all events of this task.")] = None,
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Print the proof that events are in the log of the newest checkpoint."""
     if (position is None) == (task is None):
@@ -93,8 +89,8 @@ def prove(
 @app.command()
 def consistency(
     old_size: Annotated[int, typer.Argument(help="How many events an older checkpoint covers.")],
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Print the proof that the newest checkpoint's log extends an older one."""
 
@@ -125,7 +121,7 @@ def check_proof(
 
 
 @app.command()
-def key(config: Config = None, database_url: DatabaseUrl = None) -> None:
+def key(config: ConfigOption = None, database_url: DatabaseOption = None) -> None:
     """Print the verifier key of the checkpoints. Hand it to auditors."""
 
     async def own(found: wiring.Auditing) -> str:
@@ -140,7 +136,7 @@ def _with(
     ask: Callable[[wiring.Auditing], Awaitable[T]],
 ) -> T:
     """What is found out over the store."""
-    chosen = _settings(config, database_url)
+    chosen = store_of(config, database_url)[1]
 
     async def asked(url: str) -> T:
         await wiring.upgrade(url)
@@ -162,19 +158,6 @@ async def _verified(
         async with wiring.view_audit(chosen, url) as audit:
             await view_check(audit)(report)
     return report
-
-
-def _settings(path: Path | None, database_url: str | None) -> Settings:
-    config = configuration.read(path) if path else configuration.parse("", "defaults")
-    has_issuers = bool(config.identity.issuers)
-    flags = {"database_url": database_url}
-    chosen = settings.load(flags, config.server, has_issuers=has_issuers)
-    if chosen.database_url is None and not chosen.data_folder.is_dir():
-        raise errors.ConfigurationError(
-            f"there is no store in {chosen.data_folder}: give --database-url or --config"
-        )
-    logs.configure("error")
-    return chosen
 
 
 def _text_of(file: Path) -> str:

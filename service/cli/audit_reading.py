@@ -18,23 +18,19 @@ from rich.text import Text
 from ...domain import errors
 from ...domain.history import History, Step
 from ...domain.owner import Owner
-from .. import config as configuration, logs, settings, wiring
+from .. import wiring
 from ..auditing.exporting import Wanted
 from ..auditing.history import Historian, NoSuchVersion, UnknownTask, Unreadable, json_of
 from ..auditing.words import DOING, length, sentence
 from ..jsonrpc import dumps
 from ..settings import Settings
 from .client.text import line, plain
+from .store import ConfigOption, DatabaseOption, store_of
 
 REFUSED = 1  # exit code
 PAYLOAD_CHARS_MAX = 160  # shown of one payload, but for --full
 OWNER_HASH_CHARS = 32
 
-Config = Annotated[
-    Path | None,
-    typer.Option(help="The service's TOML file; default: the store in .outlast/.", dir_okay=False),
-]
-DatabaseUrl = Annotated[str | None, typer.Option(help="The service's store.")]
 Task = Annotated[str, typer.Argument(metavar="TASK", help="The task's id, past tasks included.")]
 
 T = TypeVar("T")
@@ -52,8 +48,8 @@ def show(
     task: Task,
     full: Annotated[bool, typer.Option("--full", help="Payloads as a whole.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="All of it as JSON.")] = False,
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Show what happened to a task: when, by whom, and how long it took."""
 
@@ -72,8 +68,8 @@ def replay(
     at: Annotated[
         int | None, typer.Option(help="At this version; default: all, a line each.")
     ] = None,
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Print a task as its client saw it: the very bytes of the task in tasks/get."""
 
@@ -103,8 +99,8 @@ def export(
         str | None,
         typer.Option(help='Of this owner: ["ISSUER","SUBJECT","CLIENT"] as JSON, or its hash.'),
     ] = None,
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Print events as CloudEvents, one JSON line each, in the order of the log.
 
@@ -112,7 +108,7 @@ def export(
     and the attribute `absent`. Exit code 1 if one could not be read for another reason.
     """
     wanted = _wanted(since, until, owner)
-    chosen = settings_of(config, database_url)
+    _, chosen = store_of(config, database_url)
     with wiring.database(chosen, share=True) as url:
         unreadable = asyncio.run(_exported(chosen, url, wanted))
     if unreadable:
@@ -170,7 +166,7 @@ def _asked(
     config: Path | None, database_url: str | None, ask: Callable[[Historian], Awaitable[T]]
 ) -> T:
     """What is found out over the store. Exits with the reason when nothing is."""
-    chosen = settings_of(config, database_url)
+    _, chosen = store_of(config, database_url)
 
     async def asked(url: str) -> T:
         await wiring.upgrade(url)
@@ -183,19 +179,6 @@ def _asked(
     except (UnknownTask, NoSuchVersion, Unreadable) as error:
         typer.echo(f"outlast: {error}", err=True)
         raise typer.Exit(REFUSED) from None
-
-
-def settings_of(path: Path | None, database_url: str | None) -> Settings:
-    """What names the store and the keys. Raises ConfigurationError when there is no store."""
-    config = configuration.read(path) if path else configuration.parse("", "defaults")
-    has_issuers = bool(config.identity.issuers)
-    chosen = settings.load({"database_url": database_url}, config.server, has_issuers=has_issuers)
-    if chosen.database_url is None and not chosen.data_folder.is_dir():
-        raise errors.ConfigurationError(
-            f"there is no store in {chosen.data_folder}: give --database-url or --config"
-        )
-    logs.configure("error")
-    return chosen
 
 
 def _write(text: bytes) -> None:

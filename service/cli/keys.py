@@ -3,19 +3,13 @@
 import asyncio
 import secrets
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...domain import errors
-from .. import config as configuration, logs, settings, wiring
+from .. import wiring
 from ..settings import Settings
-
-Config = Annotated[
-    Path | None, typer.Option(help="TOML file with the service's settings.", dir_okay=False)
-]
-DatabaseUrl = Annotated[str | None, typer.Option(help="The service's store.")]
+from .store import ConfigOption, DatabaseOption, store_of
 
 REFUSED = 1
 
@@ -34,9 +28,9 @@ def new(
 
 
 @app.command("rotate")
-def rotate(config: Config = None, database_url: DatabaseUrl = None) -> None:
+def rotate(config: ConfigOption = None, database_url: DatabaseOption = None) -> None:
     """Wrap every data key under the first of data_keys. No event changes; services may run."""
-    chosen = _settings(config, database_url)
+    _, chosen = store_of(config, database_url)
     with wiring.database(chosen, share=True) as url:
         rotated = asyncio.run(wiring.rotate_keys(chosen, url))
     typer.echo(f"{rotated.wrapped} data keys are now under {_current(chosen)}")
@@ -50,9 +44,9 @@ def rotate(config: Config = None, database_url: DatabaseUrl = None) -> None:
 
 
 @app.command("status")
-def status(config: Config = None, database_url: DatabaseUrl = None) -> None:
+def status(config: ConfigOption = None, database_url: DatabaseOption = None) -> None:
     """Print how many data keys are under which key, and whether that key is set."""
-    chosen = _settings(config, database_url)
+    _, chosen = store_of(config, database_url)
     with wiring.database(chosen, share=True) as url:
         counts = asyncio.run(wiring.key_counts(url))
     names = [line.partition(":")[0] for line in chosen.data_keys]
@@ -63,14 +57,3 @@ def status(config: Config = None, database_url: DatabaseUrl = None) -> None:
 
 def _current(chosen: Settings) -> str:
     return chosen.data_keys[0].partition(":")[0]
-
-
-def _settings(path: Path | None, database_url: str | None) -> Settings:
-    logs.configure("error")
-    config = configuration.read(path) if path else configuration.parse("", "defaults")
-    chosen = settings.load({"database_url": database_url}, config.server)
-    if chosen.database_url is None and not chosen.data_folder.is_dir():
-        raise errors.ConfigurationError(
-            f"there is no store in {chosen.data_folder}: give --database-url or --config"
-        )
-    return chosen

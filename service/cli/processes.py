@@ -22,9 +22,10 @@ from ...domain.owner import Scope
 from .. import config as configuration, logs, settings, wiring
 from ..app import MCP_PATH, assemble
 from ..config import Config, Upstream
+from ..hosting import HttpServer, address_of, listener_on, run, stop_on_signals
 from ..settings import Settings
 from .demo import make_demo_repository, run_demo
-from .hosting import HttpServer, address_of, listener_on, run, stop_on_signals
+from .store import config_of, settings_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
 READY_S_MAX = 30.0
@@ -50,8 +51,8 @@ def worker(path: Path | None, upstream: str | None, flags: Mapping[str, Any]) ->
 
 def upgrade(path: Path | None, flags: Mapping[str, Any]) -> list[str]:
     """Apply missing migrations; their names."""
-    config = configuration.read(path) if path else configuration.parse("", "defaults")
-    chosen = _settings_of(config, flags)
+    config = config_of(path)
+    chosen = settings_for(config, flags)
     with wiring.database(chosen, share=True) as url:
         return asyncio.run(wiring.upgrade(url))
 
@@ -85,21 +86,16 @@ def _load(
 ) -> tuple[Config, Settings]:
     if path is not None and upstream is not None:
         raise errors.ConfigurationError("give --config or --upstream, not both")
-    config = configuration.read(path) if path else configuration.parse("", "defaults")
+    config = config_of(path)
     if upstream is not None:
         config = replace(config, upstreams={"main": _one_upstream(upstream)})
     if not config.upstreams:
         raise errors.ConfigurationError(
             'there is no upstream: give --upstream "COMMAND", or [upstreams.NAME] in --config FILE'
         )
-    chosen = _settings_of(config, flags)
+    chosen = settings_for(config, flags)
     logs.configure(chosen.log_level)
     return config, chosen
-
-
-def _settings_of(config: Config, flags: Mapping[str, Any]) -> Settings:
-    has_issuers = bool(config.identity.issuers)
-    return settings.load(flags, config.server, has_issuers=has_issuers)
 
 
 def _one_upstream(given: str) -> Upstream:

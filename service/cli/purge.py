@@ -2,31 +2,19 @@
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ...domain import errors
 from ...domain.owner import Owner
-from .. import config as configuration, logs, settings, wiring
+from .. import logs, wiring
 from ..config import Config
 from ..purging import Purged
 from ..settings import Settings
+from .store import ConfigOption, DatabaseOption, store_of
 
 NOTHING = 1  # exit code
-
-DatabaseOption = Annotated[
-    str | None, typer.Option("--database-url", help="PostgreSQL; default: what --config names.")
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="The service's TOML file, which names the store; default: the one in .outlast/.",
-        dir_okay=False,
-    ),
-]
 
 
 def purge(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads them
@@ -54,12 +42,7 @@ def purge(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads
     which follows, lets that happen, and a VACUUM FULL or a dump and restore is what makes sure.
     """
     wanted = _wanted(owner, issuer, subject, client)
-    given = configuration.read(config) if config else configuration.parse("", "defaults")
-    chosen = settings.load({"database_url": database_url}, given.server)
-    if chosen.database_url is None and not chosen.data_folder.is_dir():
-        raise errors.ConfigurationError(
-            f"there is no store in {chosen.data_folder}: give --database-url or --config"
-        )
+    given, chosen = store_of(config, database_url)
     logs.configure(chosen.log_level)
     with wiring.database(chosen, share=True) as url:
         asyncio.run(_purge(wanted, chosen, given, url, is_sure=yes))

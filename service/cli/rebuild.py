@@ -8,7 +8,7 @@ import typer
 from ...domain.views import Rebuilt
 from .. import wiring
 from ..settings import Settings
-from .audit_reading import Config, DatabaseUrl, settings_of
+from .store import ConfigOption, DatabaseOption, store_of
 
 REFUSED = 1  # exit code
 
@@ -17,15 +17,15 @@ def rebuild(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Tell of each thing that differed.")
     ] = False,
-    config: Config = None,
-    database_url: DatabaseUrl = None,
+    config: ConfigOption = None,
+    database_url: DatabaseOption = None,
 ) -> None:
     """Make every view, queue row and counter what the log says. The service may run meanwhile.
 
     What is right already is not touched. Exit code 1 if events of a task could not be read: its
     rows stay as they are.
     """
-    chosen = settings_of(config, database_url)
+    _, chosen = store_of(config, database_url)
     with wiring.database(chosen, share=True) as url:
         done = asyncio.run(_rebuilt(chosen, url, verbose=verbose))
     typer.echo(_told(done))

@@ -19,8 +19,8 @@ import uvicorn
 
 from ...domain import draft, errors
 from .. import logs, policy, wiring
+from ..hosting import HttpServer, stop_on_signals
 from ..receiving import Deliveries, Wanted
-from .hosting import HttpServer, stop_on_signals
 
 INBOX = Path(".outlast") / "inbox.db"
 UNLIMITED = "unlimited"

@@ -21,11 +21,12 @@ from rich.text import Text
 from starlette.applications import Starlette
 
 from ...domain import errors
-from .. import config as configuration, logs, settings, wiring
+from .. import wiring
 from ..admin import PATH, Admin
 from ..app import MCP_PATH
 from ..config import Config
 from ..settings import Settings
+from .store import ConfigOption, store_of
 
 TOKEN = "OUTLAST_ADMIN_TOKEN"  # noqa: S105 - the name of a variable, not a token
 ANSWER_S_MAX = 60.0  # a test waits for somebody's endpoint, which may take 20 s
@@ -47,14 +48,6 @@ ServerOption = Annotated[
 ]
 DatabaseOption = Annotated[
     str | None, typer.Option("--database-url", help="The store itself, instead of a service.")
-]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        help="The service's TOML file, which names the store; default: the one in .outlast/.",
-        dir_okay=False,
-    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Lines of JSON instead of tables.")]
 
@@ -265,16 +258,8 @@ def _at_service(request: httpx2.Request, where: Where) -> httpx2.Response:
 
 
 def _at_store(request: httpx2.Request, where: Where) -> httpx2.Response:
-    logs.configure("error")
-    path = where.config
-    config = configuration.read(path) if path else configuration.parse("", "defaults")
-    has_issuers = bool(config.identity.issuers)
-    flags = {"database_url": where.database_url}
-    chosen = settings.load(flags, config.server, has_issuers=has_issuers)
-    if chosen.database_url is None and not chosen.data_folder.is_dir():
-        raise errors.ConfigurationError(
-            f"there is no store in {chosen.data_folder}: give --server, --database-url or --config"
-        )
+    ways = "--server, --database-url or --config"
+    config, chosen = store_of(where.config, where.database_url, ways)
     with wiring.database(chosen, share=True) as url:
         return asyncio.run(_in_process(request, chosen, config, url))
 

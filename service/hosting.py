@@ -1,4 +1,4 @@
-"""What every command that serves something needs: a socket, a server, and an end on signals."""
+"""What everything that serves needs: a socket, a server, and an end on signals."""
 
 import asyncio
 import signal
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 
-from ...domain import errors
+from ..domain import errors
 
 T = TypeVar("T")
 
