@@ -12,7 +12,6 @@ store whose payloads are sealed.
 
 import argparse
 import asyncio
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -28,12 +27,14 @@ from outlast.adapters.sealing import LocalWrapping, Sealer, new_key_line
 from outlast.adapters.view_verification import ViewVerification
 from outlast.ops.bench.audit_stage import Filled, Keys, fill
 from outlast.ops.bench.stores import stores
+from outlast.ops.bench.table import Floor, show, write
 from outlast.service.auditing.following import Follower, Pace
 from outlast.service.auditing.report import Report
 from outlast.service.settings import load
 from outlast.service.wiring.audit import auditing
 
-FLOORS = {"verify_per_s": 20_000, "rebuild_per_s": 20_000, "rebuild_all_per_s": 20_000}
+ENOUGH = Floor(20_000, "a second", is_least=True)
+FLOORS = dict.fromkeys(("verify_per_s", "rebuild_per_s", "rebuild_all_per_s"), ENOUGH)
 PACE = Pace(100_000, 3_600.0)
 KEY_LINE = new_key_line("bench")
 
@@ -125,22 +126,6 @@ def sealing_keys() -> Keys:
     return new
 
 
-def show(figures: dict[str, Figures]) -> bool:
-    """Print the table; True if every floor is met."""
-    all_met = True
-    for group, values in figures.items():
-        print(f"\n{group}")
-        for name, value in values.items():
-            told = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-            least, verdict = FLOORS.get(name), ""
-            if least is not None:
-                is_met = value >= least
-                all_met &= is_met
-                verdict = f"   {'met' if is_met else 'NOT MET'}: floor {least:,}"
-            print(f"  {name:<22}{told:>12}{verdict}")
-    return all_met
-
-
 def arguments() -> argparse.Namespace:
     """How much, and where to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -166,10 +151,8 @@ def main() -> int:
             filled = fill(url, count, keys)
             print(f"{name}: filled {filled.events:,} events in {time.monotonic() - begun:.1f} s")
             figures[name] = asyncio.run(measured(url, filled, KEY_LINE if keys else None))
-    all_met = show(figures)
-    wanted.out.parent.mkdir(parents=True, exist_ok=True)
-    wanted.out.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"\nwritten to {wanted.out}")
+    all_met = show(figures, FLOORS)
+    write(wanted.out, figures)
     return 0 if all_met else 1
 
 

@@ -36,6 +36,7 @@ from outlast.domain.events import TaskOpened
 from outlast.domain.owner import LOCAL_OWNER
 from outlast.domain.task import Task
 from outlast.ops.bench.stores import stores
+from outlast.ops.bench.table import Floor, show, write
 
 HERE = Path(__file__).parent
 READY_S_MAX = 30.0
@@ -51,12 +52,12 @@ command = ["true"]
 [quotas]
 calls_per_minute = "unlimited"
 """
-FLOORS = {  # name: the largest value that is good enough, unit
-    "lost": (0.0, ""),
-    "p99_ms": (50.0, "ms"),
-    "kib_per_stream": (40.0, "KiB"),
-    "idle_cpu_percent": (2.0, "%"),
-    "more_connections": (0.0, ""),
+FLOORS = {
+    "lost": Floor(0.0),
+    "p99_ms": Floor(50.0, "ms"),
+    "kib_per_stream": Floor(40.0, "KiB"),
+    "idle_cpu_percent": Floor(2.0, "%"),
+    "more_connections": Floor(0.0),
 }
 
 
@@ -286,23 +287,6 @@ async def idleness(url: str, folder: Path, wanted: argparse.Namespace) -> dict[s
     }
 
 
-def show(figures: dict[str, Any]) -> bool:
-    """Print the table; True if every floor is met."""
-    all_met = True
-    for group, values in figures.items():
-        print(f"\n{group}")
-        for name, value in values.items():
-            told = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-            most, unit = FLOORS.get(name, (None, ""))
-            verdict = ""
-            if most is not None:
-                is_met = value <= most if most == 0 else value < most
-                all_met &= is_met
-                verdict = f"   {'met' if is_met else 'NOT MET'}: floor {most:g} {unit}".rstrip()
-            print(f"  {name:<22}{told:>12}{verdict}")
-    return all_met
-
-
 def arguments() -> argparse.Namespace:
     """How large, how long, and where to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -337,10 +321,8 @@ def main() -> int:
         stores(wanted.database_url, 1) as (url,),
     ):
         figures = asyncio.run(measured(url, Path(folder), wanted))
-    all_met = show(figures)
-    wanted.out.parent.mkdir(parents=True, exist_ok=True)
-    wanted.out.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"\nwritten to {wanted.out}")
+    all_met = show(figures, FLOORS)
+    write(wanted.out, figures)
     return 0 if all_met else 1
 
 

@@ -12,11 +12,10 @@ so that what else the machine does falls on all of them. `--quick` is small and 
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from outlast.delivery.webhook.exchange import PER_HOST_MAX
 from outlast.delivery.webhook.sender import LEASE_S, SLOTS
 from outlast.ops.bench import delivery
 from outlast.ops.bench.stores import stores
+from outlast.ops.bench.table import Floor, show, write
 from outlast.ops.bench.webhook_stage import (
     FAN_OUT,
     IN_FLIGHT,
@@ -54,12 +54,11 @@ DUE = 64  # deliveries there to be claimed
 MATCHING = (0, 1, 100)
 BODY = b'{"eventId":"evt_1","name":"task.updated","data":"' + b"x" * 400 + b'"}'
 RATE_FLOOR = 400.0
-Floor = tuple[float, bool, str]  # the bound, whether it is the least, unit
-FLOORS: dict[str, Floor] = {
-    "sustained_per_s": (RATE_FLOOR, True, "a second"),
-    "p99_ms": (250.0, False, "ms"),
-    "with_backlog_times": (2.0, False, "times"),
-    "lost": (0.0, False, ""),
+FLOORS = {
+    "sustained_per_s": Floor(RATE_FLOOR, "a second", is_least=True),
+    "p99_ms": Floor(250.0, "ms"),
+    "with_backlog_times": Floor(2.0, "times"),
+    "lost": Floor(0.0, ""),
 }
 CLAIM = "SELECT * FROM outlast.claim_deliveries(%s, %s, %s, %s::text[])"
 Figures = dict[str, Any]
@@ -270,23 +269,6 @@ async def measured(urls: Sequence[str], wanted: argparse.Namespace) -> Figures:
     return figures
 
 
-def show(figures: Figures, floors: Mapping[str, Floor]) -> bool:
-    """Print the table; True if every floor is met."""
-    all_met = True
-    for group, values in figures.items():
-        print(f"\n{group}")
-        for name, value in values.items():
-            told = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-            verdict = ""
-            if name in floors:
-                bound, is_least, unit = floors[name]
-                is_met = value >= bound if is_least else value <= bound
-                all_met &= is_met
-                verdict = f"   {'ok' if is_met else 'MISSED'}: floor {bound:g} {unit}".rstrip()
-            print(f"  {name:<24}{told:>12}{verdict}")
-    return all_met
-
-
 def arguments() -> argparse.Namespace:
     """How large, how long, and where to."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -308,9 +290,7 @@ def main() -> int:
     with stores(wanted.database_url, 5 + len(wanted.endpoints)) as urls:
         figures = asyncio.run(measured(urls, wanted))
     all_met = show(figures, {} if wanted.quick else FLOORS)
-    wanted.out.parent.mkdir(parents=True, exist_ok=True)
-    wanted.out.write_text(json.dumps(figures, indent=2) + "\n")
-    print(f"\nwritten to {wanted.out}")
+    write(wanted.out, figures)
     return 0 if all_met else 1
 
 
