@@ -34,7 +34,9 @@ from outlast.service.settings import load
 from outlast.service.wiring.audit import auditing
 
 ENOUGH = Floor(20_000, "a second", is_least=True)
-FLOORS = dict.fromkeys(("verify_per_s", "rebuild_per_s", "rebuild_all_per_s"), ENOUGH)
+FLOORS: dict[str, Floor] = dict.fromkeys(
+    ("verify_per_s", "rebuild_per_s", "rebuild_all_per_s"), ENOUGH
+)
 PACE = Pace(100_000, 3_600.0)
 KEY_LINE = new_key_line("bench")
 
