@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Owner:
     subject: str
     client: str
 
-    @property
+    @cached_property
     def key(self) -> str:
         """One string for stores and comparisons; JSON, so that no separator can collide."""
         return json.dumps([self.issuer, self.subject, self.client], separators=(",", ":"))

@@ -26,6 +26,7 @@ from .throttle import Throttle
 BODY_BYTES_MAX = 4 * 1024 * 1024
 ID_S_MAX = 1.0  # how long the body of a request that is not served may take to tell its id
 BODY_S_MAX = 30.0  # a body that takes longer to arrive is given up: 408
+QUICK_S = 0.05  # for so long nobody watches whether the client is still there: most answers come
 STREAM_AFTER_S = 5.0  # an answer that takes longer comes as a stream, if the client reads streams
 KEEP_ALIVE_S = 15.0  # well under the 30 to 60 s after which proxies drop a quiet connection
 
@@ -120,23 +121,16 @@ class Endpoint:
     async def _serve(self, request: Request, exchange: Exchange, method: Method) -> Response:
         """Wait a while for the answer; then, or at the first progress, go on as a stream."""
         work = asyncio.ensure_future(method(exchange))
-        gone = asyncio.ensure_future(disconnected(request.receive))
-        told = asyncio.ensure_future(exchange.progress_told.wait())
         streams = STREAM in request.headers.get("accept", "")
         try:
-            await asyncio.wait(
-                {work, gone, told} if streams else {work, gone},
-                timeout=STREAM_AFTER_S if streams else None,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait({work}, timeout=QUICK_S)
+            is_gone = not work.done() and await _waited_for(work, request, exchange, streams)
         except BaseException:
             await _stop(work)
             raise
-        finally:
-            await _stop(gone, told)
         if work.done():
             return _json(self._respond(exchange.request_id, work.result()))
-        if not gone.cancelled() or not streams:
+        if is_gone:
             await _stop(work)
             raise ClientDisconnect
         return _Stream(self._frames(exchange, work), work)
@@ -238,6 +232,26 @@ def _progress(exchange: Exchange, news: Progress) -> bytes:
     if news.message is not None:
         params["message"] = news.message
     return jsonrpc.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+
+
+async def _waited_for(
+    work: "asyncio.Future[Result]", request: Request, exchange: Exchange, streams: bool
+) -> bool:
+    """Wait for the work; with a stream to go on with no longer than that may be put off.
+
+    True when there is nobody left to answer.
+    """
+    gone = asyncio.ensure_future(disconnected(request.receive))
+    told = asyncio.ensure_future(exchange.progress_told.wait())
+    try:
+        await asyncio.wait(
+            {work, gone, told} if streams else {work, gone},
+            timeout=STREAM_AFTER_S if streams else None,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        return gone.done() and not work.done()
+    finally:
+        await _stop(gone, told)
 
 
 async def _stop(*works: "asyncio.Future[Any]") -> None:

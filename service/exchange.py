@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ..domain import draft, extension
@@ -25,10 +26,16 @@ class Exchange:
     params: Mapping[str, Any]
     capabilities: Mapping[str, Any]
     headers: Mapping[str, str]
-    progress: asyncio.Queue[Progress] = field(
-        default_factory=lambda: asyncio.Queue[Progress](PROGRESS_BACKLOG_MAX)
-    )
-    progress_told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @cached_property
+    def progress(self) -> asyncio.Queue[Progress]:
+        """What is still to be passed on."""
+        return asyncio.Queue(PROGRESS_BACKLOG_MAX)
+
+    @cached_property
+    def progress_told(self) -> asyncio.Event:
+        """Set by the first progress."""
+        return asyncio.Event()
 
     @property
     def owner(self) -> Owner:
