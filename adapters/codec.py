@@ -28,6 +28,8 @@ def decode(text: bytes) -> Any:
 
 def is_storable(text: str) -> bool:
     """True for what a text column can hold: neither NUL nor a lone surrogate."""
+    if text.isascii():  # nearly always, and at no cost
+        return "\x00" not in text
     return storable(text) == text
 
 

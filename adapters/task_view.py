@@ -1,25 +1,30 @@
 """One row a task on PostgreSQL: what `tasks/get` reads, and what retention goes by."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from ..domain.ports import TaskView
 from ..domain.task import TaskStatus
 from . import codec, postgres
+from .gathering import Gathering
 from .sealing import VIEW, Sealer
 
 _COLUMNS = "v.task_id, v.version, v.owner, v.status, v.expires_at"
-_BARE = f"SELECT {_COLUMNS}, ''::bytea FROM outlast.task_view v"
-_WHERE = "WHERE v.task_id = %s AND (%s::text IS NULL OR v.owner = %s)"
-_GET = f"SELECT {_COLUMNS}, v.wire FROM outlast.task_view v {_WHERE}"
-# For a task that this process has not met: still one statement.
-_GET_WITH_KEY = (
-    f"SELECT {_COLUMNS}, v.wire, k.wrapped, k.wrapped_by FROM outlast.task_view v"
-    f" LEFT JOIN outlast.data_keys k ON k.task_id = v.task_id {_WHERE}"
+_BARE = f"SELECT {_COLUMNS} FROM outlast.task_view v"
+# With the key, whoever has met the task: how a statement looks must not tell that.
+_GET = (
+    f"SELECT {_COLUMNS}, v.wire, k.wrapped, k.wrapped_by, a.place FROM outlast.task_view v"
+    " JOIN unnest(%s::text[], %s::text[]) WITH ORDINALITY AS a(task_id, owner, place)"
+    " ON v.task_id = a.task_id AND (a.owner IS NULL OR v.owner = a.owner)"
+    " LEFT JOIN outlast.data_keys k ON k.task_id = v.task_id"
 )
 _FACTS = 6
+READS_MAX = 64  # views in one statement
+READS_AT_ONCE = 2  # one statement is answered while the next is made
+
+Wish = tuple[str, str | None]
+Row = list[Any]
 
 
 class PostgresTaskViews:
@@ -28,24 +33,29 @@ class PostgresTaskViews:
     def __init__(self, database: postgres.Database, sealer: Sealer | None = None) -> None:
         self._database = database
         self._sealer = sealer or Sealer(database)
+        self._reads = Gathering(self._read, flights=READS_AT_ONCE, batch_max=READS_MAX)
 
     async def get(self, task_id: str, owner: str | None = None) -> TaskView | None:
-        """See `TaskViews.get`. One statement, whatever comes of it."""
-        if not codec.is_storable(task_id):
+        """See `TaskViews.get`. Read by a statement that began after this call, maybe with others.
+
+        So whoever has been told of an append sees it, in whatever process it was.
+        """
+        if not codec.is_storable(task_id) or not codec.is_storable(owner or ""):
             return None
-        # For an owner always the same one: it must not tell whether this process has met the task.
-        is_met = self._sealer.knows(task_id)
-        statement = _GET if owner is None and is_met else _GET_WITH_KEY
-        rows = await self._database.rows(statement, task_id, owner, owner)
-        if not rows:
+        row = await self._reads.do((task_id, owner))
+        if row is None:
             self._sealer.drop([task_id])  # forgotten elsewhere, perhaps to be erased
             return None
-        *facts, wire = rows[0][:_FACTS]
-        if not is_met:
-            await self._sealer.learn(task_id, *rows[0][_FACTS:])
+        if not self._sealer.knows(task_id):
+            await self._sealer.learn(task_id, *row[_FACTS:])
         key = await self._sealer.key_of(task_id)
-        view = _view((*facts, wire))
-        return replace(view, wire=self._sealer.open(key, task_id, view.version, VIEW, wire))
+        return _view(row[:_FACTS], self._sealer.open(key, task_id, row[1], VIEW, row[5]))
+
+    async def _read(self, wishes: Sequence[Wish]) -> Sequence[Row | None]:
+        asked = list(dict.fromkeys(wishes))
+        rows = await self._database.rows(_GET, *map(list, zip(*asked, strict=True)))
+        found: dict[Wish, Row] = {asked[place - 1]: row for *row, place in rows}
+        return [found.get(wish) for wish in wishes]
 
     async def opened_with(self, owner: str, idempotency_key: str) -> TaskView | None:
         """See `TaskViews.opened_with`."""
@@ -54,7 +64,7 @@ class PostgresTaskViews:
             owner,
             await self._sealer.names_of(idempotency_key),
         )
-        return _view(rows[0]) if rows else None
+        return _view(rows[0], b"") if rows else None
 
     async def due(self, now: datetime, limit: int) -> Sequence[TaskView]:
         """See `TaskViews.due`."""
@@ -63,7 +73,7 @@ class PostgresTaskViews:
             now,
             limit,
         )
-        return [_view(row) for row in rows]
+        return [_view(row, b"") for row in rows]
 
     async def next_end(self) -> datetime | None:
         """See `TaskViews.next_end`."""
@@ -76,7 +86,6 @@ class PostgresTaskViews:
         self._sealer.drop(task_ids)
 
 
-def _view(row: tuple[Any, ...]) -> TaskView:
-    task_id, version, owner, status, expires_at, wire = row
-    is_terminal = TaskStatus(status).is_terminal
-    return TaskView(task_id, version, owner, is_terminal, expires_at, bytes(wire))
+def _view(facts: Sequence[Any], wire: bytes) -> TaskView:
+    task_id, version, owner, status, expires_at, *_ = facts
+    return TaskView(task_id, version, owner, TaskStatus(status).is_terminal, expires_at, wire)
