@@ -4,23 +4,18 @@ This file and `failures.py` alone name the library. What it would do to us, and 
 - it locks the events table for each append, which VACUUM or an index build turns into stalls:
   `insert_events` is one call of our SQL function, which keeps commit order by an advisory lock;
 - its own database functions lose events under concurrency: refused in the constructor;
-- its retry reports a commit whose reply was lost as a conflict: `append` compares event ids first;
+- its retry reports a commit whose reply was lost as a conflict: event ids are compared first;
 - it creates tables by itself: never called, the migrations own the schema;
 - rows name classes by import path: every event has a fixed topic, registered here.
 """
 
 import asyncio
-import threading
-import time
 import uuid
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
-import psycopg
-from eventsourcing.persistence import PersistenceError, StoredEvent
+from eventsourcing.persistence import StoredEvent
 from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
 from eventsourcing.utils import TopicError, register_topic, resolve_topic
 from psycopg.rows import dict_row
@@ -28,27 +23,25 @@ from psycopg.rows import dict_row
 from ..domain import errors
 from ..domain.decisions import Events
 from ..domain.events import AUDIT_EVENT_TYPES, EVENT_TYPES, TaskEvent
-from ..domain.queueing import LEASE_S, queueing
+from ..domain.queueing import queueing
 from ..domain.quotas import Quotas
 from ..domain.task import Task, evolve
-from . import codec, failures, postgres
-from .sealing import VIEW, DataKey, Sealer
+from . import append_rows, codec, postgres, snapshots
+from .append_rows import ViewRow
+from .group_commit import Appending, GroupCommit, Line
+from .sealing import VIEW, Sealer
 
-WRITERS_MAX = 8  # appends in flight in one process; the rest wait for a thread
+WRITERS_MAX = 2  # calls under way in one process: one commits while the next is on its way
 APPEND_PATIENCE_S = 10.0  # how long an append outlives a lost connection before it gives up
-RETRY_PAUSE_S = 0.2
+
+_IDS_AT = (
+    "SELECT e.event_id FROM unnest(%s::text[], %s::bigint[]) AS p(task_id, version)"
+    " JOIN outlast.task_events e"
+    " ON e.originator_id = p.task_id AND e.originator_version = p.version"
+)
 
 for _event_type in EVENT_TYPES + AUDIT_EVENT_TYPES:
     register_topic(_event_type.TOPIC, _event_type)
-
-
-# The key comes with the first row: a stream is read at one go, whoever has met the task before.
-_READ = (
-    "SELECT e.originator_version, e.topic, e.state, k.wrapped, k.wrapped_by"
-    " FROM outlast.task_events e LEFT JOIN outlast.data_keys k"
-    " ON k.task_id = e.originator_id AND e.originator_version = 1"
-    " WHERE e.originator_id = %s ORDER BY e.originator_version"
-)
 
 
 @dataclass(frozen=True)
@@ -93,64 +86,8 @@ def _type_of(topic: str) -> type[TaskEvent]:
     return found
 
 
-@dataclass(frozen=True)
-class ViewRow:
-    """What an append leaves of one task outside its stream. `statuses`: one after each event.
-
-    `former` is the status before, None for a task that is opened; `data_key` is what seals one
-    that is opened, `name` what is stored of its idempotency key.
-    """
-
-    task: Task
-    expected: int
-    queueing: str
-    wire: bytes
-    statuses: Sequence[str]
-    former: str | None
-    name: str | None = None
-    data_key: DataKey | None = None
-
-
-class Line:
-    """The connection that one append uses just now, so that a silent one can be hung up on."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connection: psycopg.Connection[Any] | None = None
-        self.is_over = False
-
-    @contextmanager
-    def on(self, connection: psycopg.Connection[Any]) -> Generator[None, None, None]:
-        """The block waits on this connection. Raises StoreUnavailable when the time is up."""
-        with self._lock:
-            if self.is_over:
-                raise errors.StoreUnavailable
-            self._connection = connection
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._connection = None
-
-    def hang_up(self) -> None:
-        """The time is up."""
-        with self._lock:
-            self.is_over = True
-            if self._connection is not None:
-                postgres.hang_up(self._connection)
-
-
 class TaskEventRecorder(PostgresApplicationRecorder):
     """The library's recorder, writing through `outlast.append_events`."""
-
-    STATEMENT = (
-        "SELECT outlast.append_events("
-        "%b::text[], %b::bigint[], %b::text[], %b::bytea[], %b::uuid[], %b::text[],"
-        " %b::text[], %b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::text[],"
-        " %b::timestamptz[], %b::timestamptz[], %b::text[], %b::text[], %b::bytea[],"
-        " %b::text[], %b::text[], %b::timestamptz[], %b::float8,"
-        " %b::text[], %b::bytea[], %b::text, %b::bigint[])"
-    )
 
     def __init__(self, datastore: PostgresDatastore) -> None:
         if datastore.enable_db_functions:
@@ -168,9 +105,9 @@ class TaskEventRecorder(PostgresApplicationRecorder):
         most: Sequence[int | None] | None = None,
         **kwargs: Any,
     ) -> Sequence[int]:
-        """Append in one round trip and return the global positions.
+        """Append to any number of tasks in one round trip and return the global positions.
 
-        Never tries again: the caller must look first.
+        All of it or nothing. Never tries again: the caller must look first.
         """
         if kwargs or not rows:
             raise TypeError("append through PostgresEventLog, which brings the view rows")
@@ -178,51 +115,38 @@ class TaskEventRecorder(PostgresApplicationRecorder):
             self.datastore.get_connection() as connection,
             (line or Line()).on(connection),
         ):
-            cursor = connection.execute(
-                self.STATEMENT, _arguments(stored_events, rows, most), prepare=True, binary=True
-            )
+            events = cast("Sequence[StoredTaskEvent]", stored_events)
+            given = append_rows.arguments(events, rows, most)
+            cursor = connection.execute(append_rows.STATEMENT, given, prepare=True, binary=True)
             answer = cursor.fetchone()
         return list(answer["append_events"]) if answer else []
 
 
-def _arguments(
-    stored_events: Sequence[StoredEvent],
-    rows: Sequence[ViewRow],
-    most: Sequence[int | None] | None,
-) -> list[Any]:
-    tasks = [row.task for row in rows]
-    data_keys = [row.data_key for row in rows]
-    return [
-        [event.originator_id for event in stored_events],
-        [event.originator_version for event in stored_events],
-        [event.topic for event in stored_events],
-        [event.state for event in stored_events],
-        [event.event_id for event in stored_events if isinstance(event, StoredTaskEvent)],
-        [status for row in rows for status in row.statuses],
-        [task.id for task in tasks],
-        [row.expected for row in rows],
-        [task.version for task in tasks],
-        [task.owner for task in tasks],
-        [codec.storable(task.opened.tool) for task in tasks],
-        [task.status.value for task in tasks],
-        [task.created_at for task in tasks],
-        [task.expires_at for task in tasks],
-        [row.name for row in rows],
-        [None for _ in rows],  # a digest of the arguments would let one guess them
-        [row.wire for row in rows],
-        [row.queueing for row in rows],
-        [task.worker for task in tasks],
-        [task.delegated_until for task in tasks],
-        LEASE_S,
-        [row.former for row in rows],
-        [key.wrapped if key else None for key in data_keys],
-        next((key.wrapped_by for key in data_keys if key), None),
-        None if most is None else list(most),
-    ]
+class _Appends:
+    """The recorder, as those see it who append for many at once."""
+
+    def __init__(self, recorder: TaskEventRecorder, quotas: Quotas) -> None:
+        self._recorder, self._most = recorder, quotas.most
+
+    def insert(self, batch: Sequence[Appending], line: Line) -> None:
+        """See `Store.insert`."""
+        events = [event for each in batch for event in each.events]
+        rows = [each.row for each in batch]
+        self._recorder.insert_events(
+            cast("Sequence[StoredEvent]", events), rows=rows, line=line, most=self._most
+        )
+
+    def ids_at(self, batch: Sequence[Appending], line: Line) -> set[uuid.UUID]:
+        """See `Store.ids_at`."""
+        first = [each.events[0] for each in batch]
+        places = [e.originator_id for e in first], [e.originator_version for e in first]
+        with self._recorder.datastore.get_connection() as connection, line.on(connection):
+            rows = connection.execute(_IDS_AT, places).fetchall()
+        return {row["event_id"] for row in rows}
 
 
 class PostgresEventLog:
-    """`EventLog` on PostgreSQL. Appends run on a bounded set of threads: the library blocks."""
+    """`EventLog` on PostgreSQL. Appends of many tasks share calls; see `group_commit.py`."""
 
     def __init__(
         self,
@@ -232,103 +156,78 @@ class PostgresEventLog:
     ) -> None:
         self._database = database
         self._sealer = sealer or Sealer(database)
-        self._most = (quotas or Quotas()).most
         self._mapper = TaskEventMapper()
+        self._snapshots = snapshots.Snapshots(database, self._sealer)
         self._recorder = TaskEventRecorder(_datastore(database.url))
-        self._threads = ThreadPoolExecutor(WRITERS_MAX, thread_name_prefix="outlast-append")
+        quotas = quotas or Quotas()
+        self._commits = GroupCommit(_Appends(self._recorder, quotas), quotas, WRITERS_MAX)
 
     async def append(self, before: Task | None, events: Events) -> Task:
         """See `EventLog.append`."""
-        after, expected = before, before.version if before else 0
-        statuses: list[str] = []
+        after, statuses = before, list[str]()
         for event in events:
             after = evolve(after, event)
             statuses.append(after.status.value)
         if after is None or not events:
             raise ValueError("nothing to append")
-        wire = codec.wire_of(after)
-        former = before.status.value if before else None
-        row = ViewRow(after, expected, queueing(before, after), wire, statuses, former)
-        row, stored = await self._sealed(row, map(self._mapper.to_stored_event, events))
-        loop, line = asyncio.get_running_loop(), Line()
-        appended = loop.run_in_executor(self._threads, self._append, stored, row, line)
-        timer = loop.call_later(APPEND_PATIENCE_S, line.hang_up)
-        appended.add_done_callback(lambda _: timer.cancel())
-        # Shielded: a caller that goes away leaves no append half known. It happens, or it does not.
-        await asyncio.shield(appended)
+        row, stored = await self._rows(before, after, statuses, events)
+        loop = asyncio.get_running_loop()
+        await self._commits.append(Appending(row, stored, loop.time() + APPEND_PATIENCE_S))
         if before is None:
             self._sealer.opened(after.id, row.data_key)
         return after
 
-    async def _sealed(
-        self, row: ViewRow, events: Iterable[StoredTaskEvent]
+    async def _rows(
+        self, before: Task | None, after: Task, statuses: Sequence[str], events: Events
     ) -> tuple[ViewRow, Sequence[StoredTaskEvent]]:
-        """Both as they are stored, with what comes with an opening."""
-        sealer, task = self._sealer, row.task
-        if row.former is None:
-            data_key = await sealer.new_key(task.id)
-            key, asked = data_key.key if data_key else None, task.opened.idempotency_key
+        """What is stored of this append, sealed, with what comes with an opening."""
+        sealer, task_id = self._sealer, after.id
+        data_key = name = former = None
+        if before is None:
+            data_key, asked = await sealer.new_key(task_id), after.opened.idempotency_key
+            key = data_key.key if data_key else None
             name = None if asked is None else await sealer.stored_name(asked)
-            row = replace(row, data_key=data_key, name=name)
         else:
-            key = await sealer.key_of(task.id)
+            key, former = await sealer.key_of(task_id), before.status.value
+        stored = [self._mapper.to_stored_event(event) for event in events]
+        wire = codec.wire_of(after)
+        if key is not None:
+            stored = [self._sealed(key, event) for event in stored]
+            wire = sealer.seal(key, task_id, after.version, VIEW, wire)
+        expected, queued = before.version if before else 0, queueing(before, after)
+        return ViewRow(after, expected, queued, wire, statuses, former, name, data_key), stored
 
-        def sealed(event: StoredTaskEvent) -> StoredTaskEvent:
-            place = (task.id, event.originator_version, event.topic)
-            return replace(event, state=sealer.seal(key, *place, event.state))
-
-        wire = sealer.seal(key, task.id, task.version, VIEW, row.wire)
-        return replace(row, wire=wire), [sealed(event) for event in events]
-
-    def _append(self, stored: Sequence[StoredTaskEvent], row: ViewRow, line: Line) -> None:
-        while True:
-            try:
-                self._append_once(stored, row, line)
-            except Exception as error:
-                if not failures.is_passing(error):
-                    raise
-                if line.is_over:
-                    raise errors.StoreUnavailable from error
-                time.sleep(RETRY_PAUSE_S)  # a thread of ours, and the server needs time
-            else:
-                return
-
-    def _append_once(self, stored: Sequence[StoredTaskEvent], row: ViewRow, line: Line) -> None:
-        try:
-            self._recorder.insert_events(stored, rows=[row], line=line, most=self._most)
-        except PersistenceError as error:
-            reached = failures.quota_of(error)
-            if reached is not None:
-                most = self._most[reached - 1] or 0
-                raise errors.QuotaExceeded(Quotas.name_of(reached), most) from error
-            if not failures.is_conflict(error):
-                raise
-            # If our own events are what it met, an earlier try had happened after all.
-            if self._event_id(stored[0], line) == stored[0].event_id:
-                return
-            if failures.is_duplicate_opening(error):
-                raise errors.DuplicateOpening from error
-            raise errors.StaleVersion(row.task.id, row.expected) from error
-
-    def _event_id(self, event: StoredTaskEvent, line: Line) -> uuid.UUID | None:
-        """The id of what is stored in the place of this event."""
-        statement = (
-            "SELECT event_id FROM outlast.task_events"
-            " WHERE originator_id = %s AND originator_version = %s"
-        )
-        place = (event.originator_id, event.originator_version)
-        with self._recorder.datastore.get_connection() as connection, line.on(connection):
-            answer = connection.execute(statement, place).fetchone()
-        return answer["event_id"] if answer else None
+    def _sealed(self, key: bytes, event: StoredTaskEvent) -> StoredTaskEvent:
+        place = (str(event.originator_id), event.originator_version, event.topic)
+        return replace(event, state=self._sealer.seal(key, *place, event.state))
 
     async def read(self, task_id: str) -> Sequence[TaskEvent]:
         """See `EventLog.read`."""
+        _, events = await self.tail(task_id, 0)
+        return events
+
+    async def tail(
+        self, task_id: str, version: int | None = None
+    ) -> tuple[Task | None, Sequence[TaskEvent]]:
+        """See `EventLog.tail`."""
         if not codec.is_storable(task_id):
-            return []
-        rows = await self._database.rows(_READ, task_id)
+            return None, []
+        rows = await self._database.rows(*snapshots.tail_of(task_id, version))
         if not rows:
-            return []
-        key = await self._key(task_id, *rows[0][3:])
+            return None, []
+        key, task = await self._key(task_id, *rows[0][3:]), None
+        if rows[0][1] == snapshots.TOPIC:
+            task = self._snapshots.opened(key, task_id, rows[0][0], rows[0][2])
+            if task is None:
+                return await self.tail(task_id, 0)
+        events = self._events(key, task_id, rows if task is None else rows[1:])
+        if version is not None:
+            return task, events
+        return await self._snapshots.shortened(key, task, events)
+
+    def _events(
+        self, key: bytes | None, task_id: str, rows: Sequence[postgres.Row]
+    ) -> list[TaskEvent]:
         opens, lifts = self._sealer.open, self._mapper.to_domain_event
         return [
             lifts(StoredEvent(task_id, version, topic, opens(key, task_id, version, topic, state)))
@@ -342,8 +241,8 @@ class PostgresEventLog:
         return await self._sealer.learn(task_id, wrapped, by)
 
     def close(self) -> None:
-        """End the threads and their connections."""
-        self._threads.shutdown()
+        """End the threads and their connections; what is under way has a few seconds."""
+        self._commits.close()
         self._recorder.datastore.close()
 
 

@@ -9,14 +9,28 @@ from . import codec, postgres
 
 _WANTED = "outlast.is_wanted(%s::text, %s::text[], %s::text[], e.topic, e.tool, e.status)"
 _COLUMNS = "f.notification_id, f.originator_id, f.originator_version, f.topic, f.tool, f.status"
+_OF_ALL = "e.owner = outlast.owner_hash(%s) AND e.notification_id > %s"
+# By the tasks' own streams, and not by all that the owner ever had: so || '' and + 0.
+_OF_NAMED = (
+    "e.owner || '' = outlast.owner_hash(%s) AND e.notification_id + 0 > %s"
+    " AND e.originator_id = ANY(%s::text[])"
+)
 _AFTER = (
     "SELECT (SELECT coalesce(max(h.notification_id), 0) FROM outlast.task_events h"
     f" WHERE h.owner = outlast.owner_hash(%s)), {_COLUMNS}"
     " FROM (SELECT 1) one LEFT JOIN LATERAL ("
     " SELECT e.* FROM outlast.task_events e"
-    " WHERE e.owner = outlast.owner_hash(%s) AND e.notification_id > %s"
-    f" AND (%s::text[] IS NULL OR e.originator_id = ANY(%s::text[])) AND {_WANTED}"
-    " ORDER BY e.notification_id LIMIT %s) f ON true ORDER BY f.notification_id"
+    f" WHERE {{0}} AND {_WANTED}"
+    " ORDER BY e.notification_id{1} LIMIT %s) f ON true ORDER BY f.notification_id"
+)
+# It looks at no more than it may pass over, so a reader who keeps up pays for what is new alone.
+_FLOOR = (
+    "SELECT coalesce(max(n.notification_id), %s::bigint) FROM ("
+    " SELECT e.notification_id, e.recorded_at,"
+    " row_number() OVER (ORDER BY e.notification_id DESC) AS place"
+    " FROM outlast.task_events e WHERE {0}"
+    " ORDER BY e.notification_id{1} DESC LIMIT %s::bigint + 1"
+    ") n WHERE n.place > %s OR n.recorded_at < %s::timestamptz"
 )
 
 
@@ -40,16 +54,9 @@ class PostgresOwnerEvents:
 
     async def after(self, owner: str, wanted: Filter, position: int, limit: int) -> Page:
         """See `OwnerEvents.after`. One statement: what was looked at is what the head counts."""
-        task_ids = None if wanted.task_ids is None else _storable(wanted.task_ids)
+        where, place = _place(owner, wanted, position)
         rows = await self._database.rows(
-            _AFTER,
-            owner,
-            owner,
-            position,
-            task_ids,
-            task_ids,
-            *narrowed(wanted),
-            limit + 1,
+            _AFTER.format(*where), owner, *place, *narrowed(wanted), limit + 1
         )
         head = int(rows[0][0])
         found = [LoggedEvent(*row[1:]) for row in rows if row[1] is not None]
@@ -57,21 +64,12 @@ class PostgresOwnerEvents:
             return Page(found[:limit], found[limit - 1].position, has_more=True)
         return Page(found, max(head, position), has_more=False)
 
-    async def floor(self, owner: str, since: datetime | None, newest: int) -> int:
+    async def floor(
+        self, owner: str, wanted: Filter, position: int, since: datetime | None, newest: int
+    ) -> int:
         """See `OwnerEvents.floor`."""
-        return await self._number(
-            "SELECT greatest("
-            "(SELECT e.notification_id FROM outlast.task_events e"
-            " WHERE e.owner = outlast.owner_hash(%s)"
-            " ORDER BY e.notification_id DESC OFFSET %s LIMIT 1),"
-            "(SELECT e.notification_id FROM outlast.task_events e"
-            " WHERE e.owner = outlast.owner_hash(%s) AND e.recorded_at < %s::timestamptz"
-            " ORDER BY e.notification_id DESC LIMIT 1), 0)",
-            owner,
-            newest,
-            owner,
-            since,
-        )
+        where, place = _place(owner, wanted, position)
+        return await self._number(_FLOOR.format(*where), position, *place, newest, newest, since)
 
     async def removed_to(self, owner: str) -> int:
         """See `OwnerEvents.removed_to`."""
@@ -93,6 +91,13 @@ class PostgresOwnerEvents:
     async def _number(self, statement: str, *params: object) -> int:
         rows = await self._database.rows(statement, *params)
         return int(rows[0][0])
+
+
+def _place(owner: str, wanted: Filter, position: int) -> tuple[tuple[str, str], tuple[Any, ...]]:
+    """The condition for the owner's events behind this position, how to order, and arguments."""
+    if wanted.task_ids is None:
+        return (_OF_ALL, ""), (owner, position)
+    return (_OF_NAMED, " + 0"), (owner, position, _storable(wanted.task_ids))
 
 
 def narrowed(wanted: Filter) -> tuple[Any, ...]:

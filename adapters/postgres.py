@@ -32,7 +32,29 @@ KEEPALIVE: Mapping[str, Any] = {
     "tcp_user_timeout": 10_000,
 }
 
+# What a server keeps for itself cannot be had; a role's and a database's own limit is -1 for none.
+_ALLOWED = """
+SELECT least(
+    current_setting('max_connections')::int
+        - current_setting('superuser_reserved_connections')::int
+        - coalesce(current_setting('reserved_connections', true)::int, 0),
+    (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user),
+    (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
+)
+"""
+
+# A plan is made once for a connection and kept while the tables grow: it goes by index from the
+# first row on. One that reads a small table whole would still do so a hundred thousand rows later.
+_PLANS = (
+    "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;"
+    " SET enable_hashjoin = off; SET enable_mergejoin = off"
+)
+
 Row = tuple[Any, ...]
+
+
+async def _by_index(connection: psycopg.AsyncConnection[Any]) -> None:
+    await connection.execute(_PLANS)
 
 
 def settings_of(url: str) -> dict[str, Any]:
@@ -66,6 +88,15 @@ def answered_within(
         timer.cancel()
 
 
+async def connections_allowed(url: str) -> int:
+    """How many connections this role may have to this database. Raises StoreUnavailable."""
+    with failures.as_ours():
+        async with await psycopg.AsyncConnection.connect(**settings_of(url)) as connection:
+            cursor = await connection.execute(_ALLOWED)
+            row = await cursor.fetchone()
+    return int(row[0]) if row else 0
+
+
 class Database:
     """Runs single statements in autocommit; each is its own transaction."""
 
@@ -73,6 +104,7 @@ class Database:
         self.url = url
         self._pool = psycopg_pool.AsyncConnectionPool(
             kwargs={**settings_of(url), "autocommit": True, "row_factory": tuple_row},
+            configure=_by_index,
             min_size=1,
             max_size=POOL_SIZE_MAX,
             timeout=POOL_WAIT_S_MAX,

@@ -82,8 +82,8 @@ _DROP_STRAY_QUEUE = (
 )
 # A task that a worker runs is left to it for the length of a lease: it may be alive.
 _PUT_QUEUE = (
-    "INSERT INTO outlast.run_queue AS q (task_id, owner, due, worker, lease_until)"
-    " VALUES (%s, %s, coalesce(%s, clock_timestamp()), %s,"
+    "INSERT INTO outlast.run_queue AS q (task_id, owner, due, is_look, worker, lease_until)"
+    " VALUES (%s, %s, coalesce(%s, clock_timestamp()), %s, %s,"
     " CASE WHEN %s::text IS NOT NULL THEN clock_timestamp() + make_interval(secs => %s) END)"
     " ON CONFLICT (task_id) DO UPDATE SET owner = EXCLUDED.owner"
 )
@@ -101,6 +101,8 @@ _TELL = (
     " || encode(sha256(convert_to(t.owner, 'UTF8')), 'hex'))"
     " FROM (SELECT %s::text, %s::bigint, %s::text) AS t(id, version, owner)"
 )
+# They come back by themselves, of the events alone.
+_DROP_SNAPSHOTS = "DELETE FROM outlast.task_snapshots"
 _TELL_WORKERS = "SELECT pg_notify('task_runnable', '')"
 _MEND_USAGE = (
     "INSERT INTO outlast.owner_usage AS u (owner, tasks, working, parked, bytes)"
@@ -162,6 +164,7 @@ class Rebuild:
                 ((is_ours,),) = await rows(lanes[0], _LOCK, LOCK)
                 if not is_ours:
                     raise errors.ConfigurationError("another rebuild of this store is running")
+                await rows(lanes[0], _DROP_SNAPSHOTS)
                 nameless: list[str] = []
                 async with aclosing(walk(lanes, self._patiently)) as ranges:
                     async for done in ranges:
@@ -297,8 +300,9 @@ async def _write_queue(connection: Connection, queue: Sequence[_Mended]) -> None
 
 def _queue_row(mended: _Mended) -> Sequence[Any]:
     task = mended.task
-    due = task.delegated_until if queueing(None, task) is Queueing.WAIT else None
-    return task.id, mended.folded.owner_hash, due, task.worker, task.worker, LEASE_S
+    due = task.waits_until if queueing(None, task) is Queueing.WAIT else None
+    owner, worker = mended.folded.owner_hash, task.worker
+    return task.id, owner, due, task.is_followed, worker, worker, LEASE_S
 
 
 def _event_columns(mended: _Mended) -> Iterator[Sequence[Any]]:

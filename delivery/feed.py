@@ -61,8 +61,8 @@ class Feed:
         if after == 0 or before - after <= 1:
             return ()
         changes: list[Change] = []
-        task: Task | None = None
-        for event in await self._log.read(task_id):
+        task, events = await self._log.tail(task_id, after)
+        for event in events:
             task = evolve(task, event)
             if after < task.version < before:
                 wire = self._encode(task)
@@ -79,8 +79,8 @@ class Feed:
     ) -> Mapping[int, tuple[TaskEvent, Task]]:
         """These events of a task, each with the task after it. What is not stored is absent."""
         moments: dict[int, tuple[TaskEvent, Task]] = {}
-        task: Task | None = None
-        for event in await self._log.read(task_id):
+        task, events = await self._log.tail(task_id, min(versions, default=1) - 1)
+        for event in events:
             task = evolve(task, event)
             if task.version in versions:
                 moments[task.version] = (event, task)

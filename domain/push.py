@@ -61,8 +61,12 @@ class OwnerEvents(Protocol):
         """
         ...
 
-    async def floor(self, owner: str, since: datetime | None, newest: int) -> int:
-        """The lowest position to read after: younger than `since`, and `newest` events at most."""
+    async def floor(
+        self, owner: str, wanted: Filter, position: int, since: datetime | None, newest: int
+    ) -> int:
+        """Where a reader at this position goes on: at the events younger than `since`, and with
+        `newest` of them before it at most. Of named tasks only theirs count, else all of the owner.
+        """
         ...
 
     async def removed_to(self, owner: str) -> int:

@@ -25,7 +25,8 @@ class Commands:
 
     async def load(self, task_id: str) -> Task:
         """The task as it is now. Raises TaskNotFound."""
-        task = fold(await self._log.read(task_id))
+        before, events = await self._log.tail(task_id)
+        task = fold(events, before)
         if task is None:
             raise errors.TaskNotFound
         return task

@@ -69,11 +69,10 @@ async def _floor(
     events: OwnerEvents, owner: str, wanted: Filter, position: int, since: datetime | None
 ) -> int:
     """The position, or a later one when what lies between is too old or too much."""
-    if wanted.task_ids is None:
-        return max(position, await events.floor(owner, since, REPLAY_MAX))
-    if since is None:
+    if wanted.task_ids is not None and since is None:
         return position
-    return max(position, await events.floor(owner, since, NO_BOUND))
+    newest = REPLAY_MAX if wanted.task_ids is None else NO_BOUND
+    return await events.floor(owner, wanted, position, since, newest)
 
 
 async def _misses(

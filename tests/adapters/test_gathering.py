@@ -116,6 +116,75 @@ async def test_who_finds_no_room_waits_and_is_served() -> None:
     assert [len(batch) for batch in work.batches] == [1, 2, 2, 2]
 
 
+async def test_whom_a_turn_names_is_not_behind_the_flood_of_another() -> None:
+    work = Work()
+    gathering = Gathering(work, turn=lambda wish: wish[0], batch_max=3)
+    tasks = await asked(gathering, "a0")
+    await work.until_there_are(1)
+    tasks += await asked(gathering, "a1", "a2", "a3", "a4", "b1", "b2", "c1")
+    for _ in range(8):
+        work.may_go.release()
+    await asyncio.gather(*tasks)
+    assert work.batches == [["a0"], ["a1", "b1", "c1"], ["a2", "b2", "a3"], ["a4"]]
+
+
+async def test_a_batch_holds_no_more_than_it_may_and_what_is_too_large_flies_alone() -> None:
+    work = Work()
+    gathering = Gathering(work, size=len, size_max=5)
+    tasks = await asked(gathering, "a")
+    await work.until_there_are(1)
+    tasks += await asked(gathering, "bb", "ccc", "d", "eeeeeeeee", "f")
+    for _ in range(8):
+        work.may_go.release()
+    await asyncio.gather(*tasks)
+    assert work.batches == [["a"], ["bb", "ccc"], ["d"], ["eeeeeeeee"], ["f"]]
+
+
+async def test_a_flight_that_is_about_to_leave_takes_all_so_that_no_other_leaves_with_it() -> None:
+    work = Work(goes=True)
+    gathering = Gathering(work, flights=3)
+    tasks = await asked(gathering, *"abcdef")
+    assert len(gathering._flying) == 1
+    await asyncio.gather(*tasks)
+    assert work.batches == [list("abcdef")]
+
+
+async def test_who_goes_away_from_the_door_gives_its_place_to_the_next() -> None:
+    work = Work()
+    gathering = Gathering(work, waiting_max=1)
+    tasks = await asked(gathering, "a")
+    await work.until_there_are(1)
+    tasks += await asked(gathering, "b")
+    gone, *others = await asked(gathering, "x", "c", "d")
+    gone.cancel()
+    for _ in range(4):
+        work.may_go.release()
+    assert await asyncio.gather(*tasks, *others) == list("ABCD")
+    assert work.batches == [["a"], ["b"], ["c"], ["d"]]
+
+
+async def test_a_place_given_to_one_that_is_just_going_away_is_not_lost() -> None:
+    work = Work()
+    at_the_door: list[asyncio.Task[str]] = []
+
+    async def works(wishes: Sequence[str]) -> Sequence[str | Exception]:
+        if "b" in wishes:  # it has just left the line, and its place was given to the next
+            at_the_door[0].cancel()
+        return await work(wishes)
+
+    gathering = Gathering(works, waiting_max=1)
+    tasks = await asked(gathering, "a")
+    await work.until_there_are(1)
+    tasks += await asked(gathering, "b")
+    at_the_door += await asked(gathering, "x", "c")
+    for _ in range(3):
+        work.may_go.release()
+    with anyio.fail_after(PATIENCE_S):
+        assert await asyncio.gather(*tasks, at_the_door[1]) == list("ABC")
+    assert at_the_door[0].cancelled()
+    assert work.batches == [["a"], ["b"], ["c"]]
+
+
 async def test_a_caller_that_goes_away_leaves_its_wish_and_hurts_nobody() -> None:
     work = Work()
     gathering = Gathering(work)

@@ -24,6 +24,7 @@ from outlast.domain import errors
 from outlast.domain.events import TaskEvent
 from outlast.domain.owner import Caller, Owner, Scope
 from outlast.domain.ports import EventLog, Signal, TaskView, TaskViews
+from outlast.domain.task import Task
 from outlast.service.access import Access
 from outlast.service.app import Parts, assemble
 from outlast.service.commands import Commands
@@ -202,6 +203,14 @@ class Stepping:
         events = await self.log.read(task_id)
         await self.step()
         return events
+
+    async def tail(
+        self, task_id: str, version: int | None = None
+    ) -> tuple[Task | None, Sequence[TaskEvent]]:
+        await self.step()
+        found = await self.log.tail(task_id, version)
+        await self.step()
+        return found
 
 
 class Replica:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from outlast.domain import decisions, errors
+from outlast.domain.events import ProgressReported
 from outlast.domain.task import Task, fold
 from outlast.tests.contracts.stores import Ports, happens, open_task, progresses
 from outlast.tests.domain.given import (
@@ -74,6 +75,24 @@ async def test_events_are_read_first_to_last_exactly_as_they_were_appended(ports
     assert list(await ports.log.read(OPENED.task_id)) == everything
     assert [event.version for event in everything] == [1, 2, 3, 4, 5, 6]
     assert fold(everything) == task
+
+
+@pytest.mark.parametrize("version", [None, 0, 1, 400, 700])
+async def test_a_task_of_before_and_its_tail_make_the_task_of_now(
+    ports: Ports, version: int | None
+) -> None:
+    task = await happens(ports.log, await open_task(ports.log), starts())
+    assert await ports.log.tail("unknown", version) == (None, [])
+    for _ in range(3):
+        told = (
+            ProgressReported(task.id, number, OPENED.at, 1, number, None, None)
+            for number in range(task.version + 1, task.version + 201)
+        )
+        task = await ports.log.append(task, tuple(told))
+        for asked in (None, version):
+            before, events = await ports.log.tail(OPENED.task_id, asked)
+            assert fold(events, before) == task
+            assert before is None or asked is None or before.version <= asked
 
 
 @pytest.mark.parametrize("until", [None, at(3_600)], ids=["without an end", "with an end"])

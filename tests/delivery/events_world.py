@@ -107,15 +107,18 @@ class LoggedStore(MemoryStore):
             return Page(found[:limit], found[limit - 1].position, has_more=True)
         return Page(found, max([position, *(event.position for event in there)]), has_more=False)
 
-    async def floor(self, owner: str, since: datetime | None, newest: int) -> int:
-        own = self._read(owner)
-        floors = [own[-newest - 1].position if len(own) > newest else 0]
-        floors += [
-            stored.event.position
+    async def floor(
+        self, owner: str, wanted: Filter, position: int, since: datetime | None, newest: int
+    ) -> int:
+        self._read(owner)
+        ids = wanted.task_ids
+        own = [
+            stored
             for stored in self.log
-            if stored.owner == owner and since is not None and stored.at < since
+            if stored.owner == owner and (ids is None or stored.event.task_id in ids)
         ]
-        return max(floors)
+        passed = own[:-newest] + [e for e in own if since is not None and e.at < since]
+        return max([position, *(stored.event.position for stored in passed)])
 
     async def removed_to(self, owner: str) -> int:
         self._read(owner)
