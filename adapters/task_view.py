@@ -1,9 +1,11 @@
 """One row a task on PostgreSQL: what `tasks/get` reads, and what retention goes by."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from ..domain import errors
 from ..domain.ports import TaskView
 from ..domain.task import TaskStatus
 from . import codec, postgres
@@ -42,7 +44,7 @@ class PostgresTaskViews:
         """
         if not codec.is_storable(task_id) or not codec.is_storable(owner or ""):
             return None
-        row = await self._reads.do((task_id, owner))
+        row = await self._row((task_id, owner))
         if row is None:
             self._sealer.drop([task_id])  # forgotten elsewhere, perhaps to be erased
             return None
@@ -50,6 +52,14 @@ class PostgresTaskViews:
             await self._sealer.learn(task_id, *row[_FACTS:])
         key = await self._sealer.key_of(task_id)
         return _view(row[:_FACTS], self._sealer.open(key, task_id, row[1], VIEW, row[5]))
+
+    async def _row(self, wish: Wish) -> Row | None:
+        # As for a statement of its own: whoever stands in line behind silent ones is told in time.
+        try:
+            async with asyncio.timeout(postgres.POOL_WAIT_S_MAX + postgres.STATEMENT_S_MAX):
+                return await self._reads.do(wish)
+        except TimeoutError:
+            raise errors.StoreUnavailable from None
 
     async def _read(self, wishes: Sequence[Wish]) -> Sequence[Row | None]:
         asked = list(dict.fromkeys(wishes))

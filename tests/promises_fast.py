@@ -1,0 +1,28 @@
+"""What Outlast promises where many do the same at once: a part of `promises.py`."""
+
+from outlast.tests.promise import Promise
+
+FAST = "Issue 6, fast"
+
+PROMISES = (
+    Promise(
+        "group-commit-tells-the-truth",
+        "Whatever fails under many appends: what was acknowledged is stored, once, and in order.",
+        f"{FAST}: group commit",
+    ),
+    Promise(
+        "one-bad-append-hurts-no-other",
+        "An append that is refused or cannot be stored changes nothing for those made with it.",
+        f"{FAST}: group commit",
+    ),
+    Promise(
+        "appends-are-served-in-turn",
+        "No append waits for those after it, for another owner's flood, or for ever.",
+        f"{FAST}: group commit",
+    ),
+    Promise(
+        "an-outage-is-told-to-all-who-read",
+        "However many read while the store does not answer, each is told so within seconds.",
+        f"{FAST}: hot reads",
+    ),
+)
