@@ -15,8 +15,8 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from . import embedded_cluster as cluster
 DATABASE = ROLE = "outlast"
 START_S_MAX = 120.0  # after a crash, the replay of a long write-ahead log counts in here
 LOCK_S_MAX = 0.5
+OWNER_END_S_MAX = 5.0
 SOCKET = ".s.PGSQL.5432"
 SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107 (Linux) or 103 (macOS)
 LOG_BYTES_MAX = 1 << 20
@@ -210,6 +211,30 @@ def find_running(folder: Path) -> str | None:
     if not url.endswith("\n") or not cluster.remains(folder / "pg" / "data"):
         return None
     return url.strip()
+
+
+@contextmanager
+def outliving(folder: Path) -> Generator[None]:
+    """For the block that still uses the server of `folder` although its owner has died.
+
+    The last such block to end ends the server too, unless a new owner has come first.
+    """
+    try:
+        lock = os.open(folder / "owner.lock", os.O_RDWR)
+    except OSError:
+        yield
+        return
+    try:
+        # The kernel closes the files of a dead owner in no order: others may be gone before this.
+        held = cluster.until(lambda: _lock(lock, fcntl.LOCK_SH), OWNER_END_S_MAX)
+        yield
+        # To turn it into a lock for one alone fails for all but the last: nobody asks twice.
+        if held and _lock(lock, fcntl.LOCK_EX):
+            cluster.end_remains(folder.absolute() / "pg" / "data")
+            _remove_socket_folder(folder.absolute() / "pg" / "run")
+            os.ftruncate(lock, 0)
+    finally:
+        os.close(lock)
 
 
 def _lock(file: int, kind: int) -> bool:

@@ -11,6 +11,10 @@ class JsonLines(logging.Formatter):
 
     FACTS = ("task", "worker", "attempt", "upstream", "url")
 
+    def __init__(self, process: int | None = None) -> None:
+        super().__init__()
+        self._own: dict[str, object] = {} if process is None else {"process": process}
+
     def format(self, record: logging.LogRecord) -> str:
         """One line of JSON."""
         line: dict[str, object] = {
@@ -18,6 +22,7 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._own,
         }
         for fact in self.FACTS:
             if hasattr(record, fact):
@@ -27,10 +32,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=True)
 
 
-def configure(level: str) -> None:
-    """Send all logs of the process to standard error in this form."""
+def configure(level: str, process: int | None = None) -> None:
+    """Send all logs of the process to standard error in this form.
+
+    `process` is its number, where several write to one place.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines())
+    handler.setFormatter(JsonLines(process))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("outlast").setLevel(level.upper())
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -1,17 +1,25 @@
-"""`GET /metrics`: figures of this process for Prometheus, each read when it is asked for."""
+"""`GET /metrics`: figures of the service for Prometheus, each read when it is asked for.
+
+Of several processes each has its own figures, by the label `process`: summed, a process that is
+started again would make a counter fall, and nobody could tell one that is deaf from one that hears.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
 from ..domain.owner import Scope
 from .access import Access
+from .siblings import Figures, Siblings
 
+REFUSALS = "outlast_refusals"
+REFUSED = "Requests refused because a limit was reached, by the limit's name."
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -49,23 +57,44 @@ class Refusals(Collector):
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """See `Collector.collect`."""
-        meaning = "Requests refused because a limit was reached, by the limit's name."
-        family = CounterMetricFamily("outlast_refusals", meaning, labels=["limit"])
+        family = CounterMetricFamily(REFUSALS, REFUSED, labels=["limit"])
         for limit, count in sorted(self._counts.items()):
             family.add_metric([limit], count)
         yield family
 
 
+class OfAll(Collector):
+    """The figures of several processes, as they have told them."""
+
+    def __init__(self, meanings: Mapping[str, str], told: Mapping[str, Figures]) -> None:
+        self._meanings, self._told = meanings, sorted(told.items(), key=lambda item: int(item[0]))
+
+    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        """See `Collector.collect`."""
+        for name, meaning in self._meanings.items():
+            gauge = GaugeMetricFamily(name, meaning, labels=["process"])
+            for process, figures in self._told:
+                gauge.add_metric([process], figures["gauges"][name])
+            yield gauge
+        counter = CounterMetricFamily(REFUSALS, REFUSED, labels=["limit", "process"])
+        for process, figures in self._told:
+            for limit, count in sorted(figures["refusals"].items()):
+                counter.add_metric([limit, process], count)
+        yield counter
+
+
 class Metrics:
-    """The page, for who may operate the service."""
+    """The page, for who may operate the service. `siblings` has the figures of all processes."""
 
     def __init__(
         self,
         figures: Mapping[str, Figure],
         access: Access,
         refusals: Mapping[str, int] | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
-        self._access = access
+        self._access, self._siblings = access, siblings
+        self._figures, self._refusals = figures, refusals or {}
         self._registry = CollectorRegistry()
         for name, figure in figures.items():
             gauge = Gauge(name, figure.meaning, registry=self._registry)
@@ -78,4 +107,21 @@ class Metrics:
         entered = await self._access.enter(request, Scope.OPERATE)
         if isinstance(entered, Response):
             return entered
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE)
+        page = generate_latest(await self._of_all() or self._registry)
+        return Response(page, media_type=CONTENT_TYPE)
+
+    def own(self) -> Figures:
+        """Those of this process, for the others."""
+        gauges = {name: figure.read() for name, figure in self._figures.items()}
+        return {"gauges": gauges, "refusals": dict(self._refusals)}
+
+    async def _of_all(self) -> CollectorRegistry | None:
+        """None where this process is the only one, or hears nothing of the others."""
+        if self._siblings is None:
+            return None
+        with suppress(TimeoutError):
+            registry, told = CollectorRegistry(), await self._siblings.figures()
+            meanings = {name: figure.meaning for name, figure in self._figures.items()}
+            registry.register(OfAll(meanings, told))
+            return registry
+        return None

@@ -50,6 +50,9 @@ class Fields(BaseModel):
     require_task_name_header: bool = Field(
         False, description="refuse tasks/* without Mcp-Name; some clients do not send it"
     )
+    processes: int = Field(
+        1, ge=1, le=64, description="processes of one `serve` that share its port"
+    )
     slots: int = Field(16, ge=1, le=1000, description="calls that one process runs at once")
     drain_s: float = Field(
         20.0, ge=0, le=3600, description="seconds that running calls get to finish on SIGTERM"
@@ -139,6 +142,7 @@ class Fields(BaseModel):
 
     @field_validator(
         "port",
+        "processes",
         "slots",
         "drain_s",
         "audit_period_s",

@@ -1,14 +1,17 @@
 """How fast one owner may ask: calls a minute in all, and polls a minute of one task.
 
-Each process counts for itself. A bucket holds one minute's worth and fills as time goes by, so what
-is asked now and then in a burst passes. A bucket that is full again is the same as none, and is
-dropped. Nothing is looked up before a bucket is asked: an answer tells nothing of what there is.
+Each process counts for itself, and those of one `serve` tell each other what they let pass: who
+keeps to a limit is never refused, and who does not is let through for a moment more. A bucket holds
+one minute's worth and fills as time goes by, so what is asked now and then in a burst passes. One
+that is full again is the same as none, and is dropped. Nothing is looked up before a bucket is
+asked: an answer tells nothing of what there is.
 """
 
 import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from ..domain import errors
@@ -27,6 +30,7 @@ class Buckets:
     ) -> None:
         self.per_minute, self._clock, self._keys_max = per_minute, clock, keys_max
         self._full_at: dict[bytes, float] = {}
+        self.tell: Callable[[bytes], None] | None = None  # of each key that was taken
         self._sweep_at = min(SWEEP_AT_LEAST, keys_max)
 
     def __len__(self) -> int:
@@ -48,7 +52,18 @@ class Buckets:
         self._full_at[key] = full_at + step_s
         if len(self._full_at) > self._sweep_at:
             self._sweep(now)
+        if self.tell is not None:
+            self.tell(key)
         return 0.0
+
+    def taken_elsewhere(self, key: bytes, times: int) -> None:
+        """Another process of this service has let this pass, so often."""
+        if self.per_minute is not None:
+            now = self._clock()
+            full_at = max(self._full_at.pop(key, now), now)
+            self._full_at[key] = full_at + times * _MINUTE_S / self.per_minute
+            if len(self._full_at) > self._sweep_at:
+                self._sweep(now)
 
     def _sweep(self, now: float) -> None:
         """Drop what is full; the next time when as many more are there, so it costs little."""
@@ -78,6 +93,19 @@ class Throttle:
     def refusals(self) -> Mapping[str, int]:
         """How often each limit was met, since this process began."""
         return self._refusals
+
+    def share(self, tell: Callable[[str, bytes], None]) -> None:
+        """Tell other processes what is taken here; they hear it a moment later."""
+        for kind, buckets in self._by_kind().items():
+            buckets.tell = partial(tell, kind)
+
+    def taken_elsewhere(self, kind: str, key: bytes, times: int) -> None:
+        """What another one told."""
+        if (buckets := self._by_kind().get(kind)) is not None:
+            buckets.taken_elsewhere(key, times)
+
+    def _by_kind(self) -> Mapping[str, Buckets]:
+        return {"calls": self._calls, "calls_in_all": self._all_calls, "polls": self._polls}
 
     def called(self, owner: str) -> None:
         """One call of this owner. Raises TooManyRequests.

@@ -8,14 +8,14 @@ import typer
 from ... import __version__
 from ...domain import draft, errors
 from ...domain.owner import Scope
-from .. import hosting
+from .. import hosting, wiring
 from ..receiving import Wanted
 from . import (
     audit,
     audit_reading,
     client,
     keys,
-    processes,
+    processes as running,
     purge,
     rebuild,
     receive as receiving,
@@ -33,6 +33,14 @@ Upstream = Annotated[
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(help="PostgreSQL 14 or newer. Without it an embedded server runs in .outlast/."),
+]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that share the port; default 1. Each opens up to"
+        f" {wiring.CONNECTIONS_MAX} connections to PostgreSQL, and starts its own process of each"
+        " upstream that is a command."
+    ),
 ]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
 
@@ -59,7 +67,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads
     host: Annotated[str | None, typer.Option(help="Address to bind; default 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="TCP port; default 8000, 0 for any.")] = None,
     database_url: DatabaseUrl = None,
-    slots: Annotated[int | None, typer.Option(help="Calls to run at once; default 16.")] = None,
+    processes: Processes = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Calls that each process runs at once; default 16.")
+    ] = None,
     work: Annotated[bool, typer.Option(help="Run tasks in this process too.")] = True,
     log_level: LogLevel = None,
 ) -> None:
@@ -68,10 +79,11 @@ def serve(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads
         "host": host,
         "port": port,
         "database_url": database_url,
+        "processes": processes,
         "slots": slots,
         "log_level": log_level,
     }
-    processes.serve(config, upstream, flags, work=work)
+    running.serve(config, upstream, flags, work=work)
 
 
 @app.command()
@@ -84,13 +96,13 @@ def worker(
 ) -> None:
     """Run tasks of the same database in one more process."""
     flags = {"database_url": database_url, "slots": slots, "log_level": log_level}
-    processes.worker(config, upstream, flags)
+    running.worker(config, upstream, flags)
 
 
 @database.command("upgrade")
 def upgrade(config: Config = None, database_url: DatabaseUrl = None) -> None:
     """Apply the migrations that are missing."""
-    applied = processes.upgrade(config, {"database_url": database_url})
+    applied = running.upgrade(config, {"database_url": database_url})
     for name in applied:
         typer.echo(f"applied {name}")
     if not applied:
@@ -107,7 +119,7 @@ def new_token(
     ] = None,
 ) -> None:
     """Print a new token, and the lines for the tokens file that admit it."""
-    secret, lines = processes.new_token(subject, client, scope or [Scope.CALL, Scope.WATCH])
+    secret, lines = running.new_token(subject, client, scope or [Scope.CALL, Scope.WATCH])
     typer.echo(f"token (shown once): {secret}\n\nadd to the tokens file:\n\n{lines}")
 
 
@@ -157,7 +169,7 @@ def show_demo(
     ] = None,
 ) -> None:
     """Run a small CI pipeline as a durable task, and watch it live."""
-    raise typer.Exit(processes.demo(approve, keep))
+    raise typer.Exit(running.demo(approve, keep))
 
 
 client.register(app)

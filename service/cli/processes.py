@@ -5,7 +5,6 @@ import hashlib
 import json
 import secrets
 import shlex
-import socket
 import sys
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
@@ -14,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from rich.console import Console
 
 from ...domain import errors
@@ -22,24 +20,24 @@ from ...domain.owner import Scope
 from .. import config as configuration, logs, settings, wiring
 from ..app import MCP_PATH, assemble
 from ..config import Config, Upstream
-from ..hosting import HttpServer, address_of, listener_on, run, stop_on_signals
+from ..hosting import address_of, listener_on, run, stop_on_signals
 from ..settings import Settings
+from . import several
 from .demo import make_demo_repository, run_demo
+from .serving import BACKLOG, Plan, http_server, prepared, serve_on, started
 from .store import config_of, settings_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
-READY_S_MAX = 30.0
-PING_S = 20.0  # a WebSocket whose peer does not answer within this is closed
-FRAME_BYTES_MAX = 4 * 1024 * 1024
-TAKE_MS_MAX = 30_000
-DISCONNECT_S = 1  # seconds that open responses get once the drain is over
 
 
 def serve(path: Path | None, upstream: str | None, flags: Mapping[str, Any], *, work: bool) -> None:
     """Run the service until SIGTERM or SIGINT."""
     config, chosen = _load(path, upstream, flags)
     with wiring.database(chosen) as url:
-        run(_serve(chosen, config, url, work=work))
+        if chosen.processes == 1:
+            run(_serve(chosen, config, url, work=work))
+        elif status := several.serve(chosen, config, url, work=work):
+            raise SystemExit(status)
 
 
 def worker(path: Path | None, upstream: str | None, flags: Mapping[str, Any]) -> None:
@@ -107,21 +105,20 @@ def _one_upstream(given: str) -> Upstream:
 async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> None:
     stop = stop_on_signals()
     await wiring.upgrade(url)
-    with _listening(chosen) as listener:
+    await wiring.see_to_room(url, 1)
+    with listener_on(chosen.host, chosen.port, BACKLOG) as listener:
         address = address_of(listener)
-        built = await wiring.build(chosen, config, url, claims=work, address=address)
-        parts = wiring.parts(chosen, config, built)
-        server = _http_server(chosen, assemble(parts))
-        running = asyncio.create_task(server.serve([listener]))
-        await _first_of(running, stop, _announced(server, address + MCP_PATH))
-        parts.wind_down()
-        server.should_exit = True
-        await running
+
+        def announce() -> None:
+            print(f"outlast: serving {address}{MCP_PATH}", flush=True)  # noqa: T201 - the command's output
+
+        await serve_on(Plan(chosen, config, url, work, address), listener, stop, announce)
 
 
 async def _work(chosen: Settings, config: Config, url: str) -> None:
     stop = stop_on_signals()
     await wiring.upgrade(url)
+    await wiring.see_to_room(url, 1)
     built = await wiring.build(chosen, config, url)
     async with built.running(chosen.drain_s):
         print("outlast worker: waiting for tasks", flush=True)  # noqa: T201 - the command's output
@@ -137,13 +134,13 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
     console: Console,
 ) -> int:
     await wiring.upgrade(url)
-    with _listening(chosen) as listener:
+    with listener_on(chosen.host, chosen.port, BACKLOG) as listener:
         address = address_of(listener)
         built = await wiring.build(chosen, config, url, address=address)
-        server = _http_server(chosen, assemble(wiring.parts(chosen, config, built)))
-        running = asyncio.create_task(server.serve([listener]))
+        server = http_server(chosen, assemble(wiring.parts(chosen, config, built)))
+        running = asyncio.create_task(server.serve([prepared(listener)]))
         try:
-            await _started(server)
+            await started(server)
             return await run_demo(
                 address + MCP_PATH,
                 approve=approve,
@@ -153,58 +150,6 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
         finally:
             server.should_exit = True
             await running
-
-
-def _http_server(chosen: Settings, app: Any) -> HttpServer:
-    return HttpServer(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            ws="websockets-sansio",
-            ws_max_size=FRAME_BYTES_MAX,
-            ws_ping_interval=PING_S,
-            ws_ping_timeout=PING_S,
-            timeout_graceful_shutdown=round(chosen.drain_s) + DISCONNECT_S,
-            lifespan="on",
-        )
-    )
-
-
-@contextmanager
-def _listening(chosen: Settings) -> Generator[socket.socket]:
-    listener = listener_on(chosen.host, chosen.port, backlog=2048)
-    # Connections inherit it. asyncio sees that this socket names no protocol and leaves it out, and
-    # an answer in two packets then waits 40 ms for the acknowledgement of the first.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Inherited by what is accepted: a peer that takes nothing for so long is cut off by the kernel.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TAKE_MS_MAX)
-    with listener:
-        yield listener
-
-
-async def _first_of(running: "asyncio.Task[None]", stop: asyncio.Event, announced: Any) -> None:
-    """Return on a signal, or when the server ends by itself (it says why)."""
-    telling = asyncio.create_task(announced)
-    stopping = asyncio.create_task(stop.wait())
-    await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (telling, stopping):
-        task.cancel()
-    await asyncio.gather(telling, stopping, return_exceptions=True)
-    if running.done() and not stop.is_set():
-        raise errors.ConfigurationError("the service could not start; its log says why")
-
-
-async def _announced(server: uvicorn.Server, address: str) -> None:
-    await _started(server)
-    print(f"outlast: serving {address}", flush=True)  # noqa: T201 - the command's output
-
-
-async def _started(server: uvicorn.Server) -> None:
-    async with asyncio.timeout(READY_S_MAX):
-        while not server.started:  # noqa: ASYNC110 - uvicorn offers a flag and no event
-            await asyncio.sleep(0.01)
 
 
 @contextmanager

@@ -7,10 +7,11 @@ from .client import reaching
 from .identity import own_access
 from .keys import key_counts, new_key_line, rotate_keys
 from .process import Built, build
-from .store import database, now, upgrade
+from .store import CONNECTIONS_MAX, database, now, orphaned, see_to_room, upgrade
 from .tools import Reception, operating, operators, purging, receiving, scrub
 
 __all__ = [
+    "CONNECTIONS_MAX",
     "Auditing",
     "Built",
     "Reception",
@@ -24,6 +25,7 @@ __all__ = [
     "offline_notary",
     "operating",
     "operators",
+    "orphaned",
     "own_access",
     "parts",
     "purging",
@@ -32,6 +34,7 @@ __all__ = [
     "receiving",
     "rotate_keys",
     "scrub",
+    "see_to_room",
     "upgrade",
     "view_audit",
 ]

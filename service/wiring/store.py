@@ -1,16 +1,24 @@
 """What every process begins with: the store, and the clock."""
 
+import logging
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 
 from ...adapters import (
+    event_log,
     migrations,
     postgres,
     sealing,
 )
-from ...adapters.embedded import EmbeddedServer, find_running
+from ...adapters.embedded import EmbeddedServer, find_running, outliving
 from ..settings import Settings
+
+# The most that one process of `serve` or `worker` opens: reads and the queue, appends, and one each
+# for the signal and for following the log. What it opens at its start is closed by then.
+CONNECTIONS_MAX = postgres.POOL_SIZE_MAX + event_log.WRITERS_MAX + 2
+
+_log = logging.getLogger("outlast.store")
 
 
 def now() -> datetime:
@@ -33,6 +41,25 @@ def database(settings: Settings, *, share: bool = False) -> Generator[str]:
         return
     with EmbeddedServer.start(settings.data_folder) as server:
         yield server.url
+
+
+def orphaned(settings: Settings) -> AbstractContextManager[None]:
+    """For the end of a process whose parent ran the store and is gone: the last one ends it."""
+    return nullcontext() if settings.database_url else outliving(settings.data_folder)
+
+
+async def see_to_room(url: str, processes: int) -> None:
+    """Say so if the server has too few connections for so many. Raises StoreUnavailable."""
+    allowed, most = await postgres.connections_allowed(url), processes * CONNECTIONS_MAX
+    told = (processes, CONNECTIONS_MAX, most, allowed)
+    if most <= allowed:
+        _log.info("processes: %d, each with up to %d connections: %d of %d", *told)
+        return
+    _log.warning(
+        "processes: %d, each with up to %d connections: %d, and PostgreSQL allows %d. Under load"
+        " requests will wait and fail: raise max_connections, or run fewer processes",
+        *told,
+    )
 
 
 def sealer_of(settings: Settings, store: postgres.Database) -> sealing.Sealer:
