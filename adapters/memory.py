@@ -1,6 +1,7 @@
 """Every store port in memory, for tests and for reading: one contract, none of the machinery."""
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -50,6 +51,7 @@ class MemoryStore:
         self._views: dict[str, TaskView] = {}
         self._keys: dict[tuple[str, str], str] = {}
         self._queue: dict[str, _Queued] = {}
+        self._looked_at: set[str] = set()
         self.past: dict[str, Past] = {}
 
     @property
@@ -101,16 +103,28 @@ class MemoryStore:
             self._signal.queue_moved()
         elif what is Queueing.LEASE:
             self._queue[after.id] = _Queued(after.owner, now, after.worker, now + LEASE_S)
-        elif what is Queueing.WAIT and after.delegated_until is not None:
-            wait_s = (after.delegated_until - datetime.now(UTC)).total_seconds()
+        elif what is Queueing.WAIT and after.waits_until is not None:
+            wait_s = (after.waits_until - datetime.now(UTC)).total_seconds()
             self._queue[after.id] = _Queued(after.owner, now + wait_s)
         elif what is Queueing.DROP:
             self._queue.pop(after.id, None)
+        if what in {Queueing.WAIT, Queueing.DROP}:
+            self._tell_of_room(after.owner)
+        if what is not Queueing.KEEP:
+            (self._looked_at.add if after.is_followed else self._looked_at.discard)(after.id)
 
     async def read(self, task_id: str) -> Sequence[TaskEvent]:
         """See `EventLog.read`."""
         await _turn()
         return list(self._events.get(task_id, ()))
+
+    async def tail(
+        self,
+        task_id: str,
+        version: int | None = None,  # noqa: ARG002 - the whole is right for any
+    ) -> tuple[Task | None, Sequence[TaskEvent]]:
+        """See `EventLog.tail`."""
+        return None, await self.read(task_id)
 
     async def get(self, task_id: str, owner: str | None = None) -> TaskView | None:
         """See `TaskViews.get`."""
@@ -167,6 +181,23 @@ class MemoryStore:
         claimed = {task_id for _, task_id in turns}
         return [task_id for task_id, _ in due if task_id in claimed]
 
+    async def claim_looks(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
+        """See `Dispatcher.claim_looks`."""
+        await _turn()
+        now = time.monotonic()
+        due = sorted((queued.due, task_id) for task_id, queued in self._queue.items())
+        found = [
+            task_id
+            for at, task_id in due
+            if at <= now
+            and task_id in self._looked_at
+            and (self._queue[task_id].worker is None or self._queue[task_id].lease_until < now)
+        ][:limit]
+        for task_id in found:
+            self._queue[task_id].worker = worker
+            self._queue[task_id].lease_until = now + lease_s
+        return found
+
     def _room(self, owner: str) -> int:
         """How many tasks of this owner may be leased now; those of lost workers come first."""
         if self._running_per_owner is None:
@@ -190,6 +221,23 @@ class MemoryStore:
             if self._holds(worker, task_id):
                 owner = self._queue[task_id].owner
                 self._queue[task_id] = _Queued(owner, time.monotonic() + delay_s)
+                self._tell_of_room(owner)
+
+    async def quiet_s(self, worker: str) -> float:
+        """See `Dispatcher.quiet_s`."""
+        await _turn()
+        now = time.monotonic()
+        held = [queued for queued in self._queue.values() if queued.worker is not None]
+        if any(queued.worker != worker or queued.lease_until < now for queued in held):
+            return 0.0
+        waits = (queued.due - now for queued in self._queue.values() if queued.worker is None)
+        return min((wait_s for wait_s in waits if wait_s > 0), default=math.inf)
+
+    def _tell_of_room(self, owner: str) -> None:
+        now = time.monotonic()
+        free = (queued for queued in self._queue.values() if queued.worker is None)
+        if any(queued.owner == owner and queued.due <= now for queued in free):
+            self._signal.queue_moved()
 
     async def depth(self) -> int:
         """See `Dispatcher.depth`."""

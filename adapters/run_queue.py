@@ -9,13 +9,17 @@ Claims go round the owners: each claim begins with the owner after the one that 
 so a task waits for one turn of each other owner, however many tasks those have.
 """
 
+import math
 import time
 from collections.abc import Sequence
 
 from ..domain.queueing import LEASE_S
 from . import postgres
 
-SILENCE_S_MAX = 2.0  # a worker asks every 1.5 s at least; after a longer gap the store was away
+# While there is a lease that could run out, a worker asks every 1.5 s at least: after a longer gap
+# the store was away. A worker that knows of no such lease asks less often and loses touch; it takes
+# nothing over then, and there is nothing. Once it hears of one it is in touch before that ends.
+SILENCE_S_MAX = 2.0
 
 
 class Contact:
@@ -74,6 +78,18 @@ class PostgresDispatcher:
             self._place = bytes(rows[-1][2])
         return [task_id for task_id, _due, _owner in sorted(rows, key=lambda row: row[1])]
 
+    async def claim_looks(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
+        """See `Dispatcher.claim_looks`."""
+        rows = await self._database.rows(
+            "SELECT claimed_id, claimed_due FROM outlast.claim_looks(%s, %s::integer, %s, %s)",
+            worker,
+            limit,
+            lease_s,
+            self._contact.lasts(self._patience_s),
+        )
+        self._contact.made()
+        return [task_id for task_id, _due in sorted(rows, key=lambda row: row[1])]
+
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
         """See `Dispatcher.renew`.
 
@@ -106,6 +122,12 @@ class PostgresDispatcher:
             worker,
             delay_s,
         )
+
+    async def quiet_s(self, worker: str) -> float:
+        """See `Dispatcher.quiet_s`."""
+        rows = await self._database.rows("SELECT outlast.quiet_seconds(%s)", worker)
+        self._contact.made()
+        return math.inf if rows[0][0] is None else float(rows[0][0])
 
     async def depth(self) -> int:
         """See `Dispatcher.depth`."""

@@ -9,6 +9,7 @@ cost one statement and not ten thousand.
 import asyncio
 import contextlib
 import logging
+from typing import Any
 
 import psycopg
 
@@ -97,6 +98,7 @@ class PostgresSignal(Bus):
         settings = postgres.settings_of(self._url)
         connection = await psycopg.AsyncConnection.connect(autocommit=True, **settings)
         async with connection:
+            connection.add_notify_handler(self._dispatch)  # for what comes with an answer
             with postgres.answered_within(ANSWER_S_MAX, connection):
                 await connection.execute("LISTEN task_moved")
                 await connection.execute("LISTEN task_runnable")
@@ -104,10 +106,38 @@ class PostgresSignal(Bus):
             self._deaf.clear()
             self.all_moved()
             while True:
-                async for heard in connection.notifies(timeout=QUIET_S_MAX):
-                    self._dispatch(heard)
+                await self._hear(connection)
                 with postgres.answered_within(ANSWER_S_MAX, connection):
                     await connection.execute("SELECT 1")
+
+    async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Dispatch what comes, for QUIET_S_MAX. Raises OperationalError when the connection ends.
+
+        The driver's own wait wakes ten times a second to see that there is nothing to read.
+        """
+        loop, wire = asyncio.get_running_loop(), connection.pgconn
+        end: asyncio.Future[None] = loop.create_future()
+        number = wire.socket  # once the connection is lost, it tells this no more
+
+        def read() -> None:
+            try:
+                wire.consume_input()
+                while news := wire.notifies():
+                    channel, payload = news.relname.decode(), news.extra.decode()
+                    self._dispatch(psycopg.Notify(channel, payload, news.be_pid))
+            except Exception as error:  # noqa: BLE001 - raised where the end is waited for
+                loop.remove_reader(number)
+                if not end.done():
+                    end.set_exception(error)
+
+        loop.add_reader(number, read)
+        try:
+            async with asyncio.timeout(QUIET_S_MAX):
+                await end
+        except TimeoutError:
+            pass
+        finally:
+            loop.remove_reader(number)
 
     def _dispatch(self, heard: psycopg.Notify) -> None:
         if heard.channel == "task_runnable":
@@ -115,7 +145,9 @@ class PostgresSignal(Bus):
         elif heard.channel == "webhook_due":
             self.outbox_moved()
         else:
-            task_id, version, *owner = heard.payload.split(":")
-            self.moved(task_id, int(version))
+            task_id, _, rest = heard.payload.partition(":")
+            version, _, owner = rest.partition(":")
+            if version.isdecimal():  # anybody may notify on this channel
+                self.moved(task_id, int(version))
             if owner:
-                self.owner_moved(owner[0])
+                self.owner_moved(owner)

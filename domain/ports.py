@@ -1,5 +1,5 @@
 """Every seam of Outlast on one page, in words that an adapter can be built from (push: `push.py`,
-audit: `audit.py`, retention: `retaining.py`).
+audit: `audit.py`, retention: `retaining.py`, what passes through: `passing.py`).
 
 Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin;
 one contract suite (`tests/contracts/`) holds both to these sentences. All methods may raise
@@ -39,6 +39,16 @@ class EventLog(Protocol):
         """The events of one task, first to last; empty for an unknown one.
 
         Raises PayloadError when what is stored cannot be opened.
+        """
+        ...
+
+    async def tail(
+        self, task_id: str, version: int | None = None
+    ) -> tuple[Task | None, Sequence[TaskEvent]]:
+        """A task as it once was, and its events since then: folded on, they make the task of now.
+
+        Of a short stream, or where nothing better is known: None, and all of them. With `version`
+        the task is none after that version. Raises as `read` does.
         """
         ...
 
@@ -104,12 +114,28 @@ class Dispatcher(Protocol):
         """
         ...
 
+    async def claim_looks(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
+        """The same for tasks whose job is looked at, and for those alone: a look needs no slot.
+
+        `claim` finds them too. Here they come oldest first, whoever owns them.
+        """
+        ...
+
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
         """Prolong these leases in one step; returns the ids that `worker` still holds."""
         ...
 
     async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
         """Give these leases back, due again after `delay_s`. Those not held are ignored."""
+        ...
+
+    async def quiet_s(self, worker: str) -> float:
+        """How long a claim of `worker` finds no more than now, unless the signal tells of it.
+
+        Until the next waiting task is due, `inf` if none is; 0 while another worker holds a lease:
+        that one may run out, and only who goes on asking may take it. So it is with one of
+        `worker`'s own that has run out.
+        """
         ...
 
     async def depth(self) -> int:
@@ -129,7 +155,11 @@ class Signal(Protocol):
         ...
 
     def watching_queue(self) -> AbstractAsyncContextManager["Wakeup"]:
-        """From here on until the exit, tasks that become runnable wake the yielded waiter."""
+        """From here on until the exit, what may be claimed from now on wakes the yielded waiter.
+
+        A task that becomes runnable, a lease that is given up, room that an owner gets for one
+        more. What only time makes claimable wakes nobody: `Dispatcher.quiet_s` says when that is.
+        """
         ...
 
     def watching_outbox(self) -> AbstractAsyncContextManager["Wakeup"]:
@@ -180,6 +210,10 @@ class ToolCall:
     """One leg of one call, complete in itself.
 
     `callback` is the `url` and `secret` by which a job that the tool starts elsewhere may report.
+    `meta` is the client's own `_meta`, of which the adapter passes on what is the client's; with
+    `io.modelcontextprotocol/logLevel` in it, `Logged` is told. With `takes_task` an upstream that
+    has tasks itself may answer with one: `Returned` with the `resultType` `task`. `more` are
+    parameters that this revision does not name.
     """
 
     upstream: str
@@ -190,6 +224,9 @@ class ToolCall:
     request_state: str | None = None
     trace: Mapping[str, str] | None = None
     callback: Mapping[str, str] | None = None
+    meta: Mapping[str, Json] | None = None
+    takes_task: bool = False
+    more: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True)
@@ -199,6 +236,13 @@ class Progress:
     progress: float
     total: float | None
     message: str | None
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A `notifications/message` of the running call, told only to who asked for a log level."""
+
+    params: Mapping[str, Json]
 
 
 @dataclass(frozen=True)
@@ -237,7 +281,7 @@ class Faulted:
     data: Json = None
 
 
-CallNews = Progress | HeldAsk | LegEnded | Returned | Faulted
+CallNews = Progress | Logged | HeldAsk | LegEnded | Returned | Faulted
 
 
 class RunningCall(Protocol):
@@ -265,7 +309,8 @@ class Upstreams(Protocol):
     async def tools(self) -> Sequence[Tool]:
         """The merged catalogue; names are prefixed by upstream when there are several.
 
-        An upstream that is down is left out; raises UpstreamUnavailable when all are.
+        It is the same object until something has changed, and is itself never changed. An upstream
+        that is down is left out; raises UpstreamUnavailable when all are.
         """
         ...
 

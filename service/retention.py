@@ -75,11 +75,13 @@ class Retention:
 
     async def sweep(self) -> float:
         """End, forget and erase whatever it is time for; seconds until there may be more to do."""
-        while await self._sweep_batch():
-            pass
+        next_end = await self._views.next_end()
+        if next_end is not None and next_end <= self._commands.now():
+            while await self._sweep_batch():
+                pass
+            next_end = await self._views.next_end()
         while await self._erase_batch():
             pass
-        next_end = await self._views.next_end()
         now = self._commands.now()
         # One that is over and still there is at work, or was stored by a newer release.
         if next_end is None or next_end <= now:

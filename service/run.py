@@ -11,11 +11,12 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, cast
+from functools import cached_property
+from typing import Any
 
 from ..domain import decisions, errors
 from ..domain.decisions import Events
@@ -23,23 +24,25 @@ from ..domain.ports import (
     Faulted,
     HeldAsk,
     LegEnded,
+    Logged,
     Progress,
     Returned,
     Signal,
-    ToolCall,
     Upstreams,
     Wakeup,
 )
 from ..domain.task import Task
+from .bridging.following import Following
+from .bridging.port import Bridge, Job
 from .budget import Budget
 from .commands import Commands
+from .legs import is_pending, merged_result, tool_call
 from .news import NewsReader
 
-RECHECK_S = 2.0  # a lost signal delays a cancellation or an answer by at most this
+RECHECK_S = 300.0  # a last resort: the signal adapter itself looks for what it may have missed
 PROGRESS_EVERY_S = 1.0  # at most one progress event a second a task; the last one wins
 RECORD_PATIENCE_S = 3600.0  # an outcome is kept in hand this long while the store is away
-RECORD_PAUSE_S = 0.5
-PENDING_KEY = "dev.outlast/pending"  # in a result's `_meta`: a job elsewhere will tell the rest
+RECORD_PAUSE_S = 0.5  # between two tries while the store is away
 UNSENT_PAUSE_S = 2.0  # before a task whose call could not be sent goes back to the queue
 
 _log = logging.getLogger("outlast.worker")
@@ -58,12 +61,21 @@ class Interrupt(Enum):
 
 @dataclass(frozen=True)
 class Workbench:
-    """What a run works with. `offer` makes the callback of a task's attempt, where there is one."""
+    """What a run works with. `offer` makes the callback of a task's attempt, where there is one.
+    `takes_task` says of which tools, by upstream and name there, the upstream's tasks are followed.
+    """
 
     commands: Commands
     upstreams: Upstreams
     signal: Signal
     offer: Offer = lambda _task: None
+    bridges: Sequence[Bridge] = ()
+    takes_task: Callable[[str, str], bool] = lambda _upstream, _tool: False
+
+    @cached_property
+    def following(self) -> Following:
+        """What looks at the jobs that tools have started at their upstreams."""
+        return Following(self.commands, self.bridges)
 
 
 class Run:
@@ -83,6 +95,7 @@ class Run:
         self._stopped = asyncio.Event()
         self._cancelling: asyncio.Task[None] | None = None
         self._over = False
+        self._is_behind = reader is not None  # others may have moved the task since it was read
 
     @property
     def is_waiting(self) -> bool:
@@ -100,13 +113,16 @@ class Run:
         if self._reader is not None and self._cancelling is None:
             self._cancelling = asyncio.create_task(self._reader.call.cancel())
 
-    async def work(self) -> None:
-        """Carry the attempt to its end. Errors of the task's state end the run quietly."""
+    async def work(self, wakeup: Wakeup) -> None:
+        """Carry the attempt to its end. Errors of the task's state end the run quietly.
+
+        `wakeup` watches the task: since before its attempt began, or the run came with its call.
+        """
         try:
-            async with self._bench.signal.watching(self.task.id) as wakeup:
+            if self._is_behind:
                 await self._look()
-                while not self._over and await self._begin_leg():
-                    await self._follow(wakeup)
+            while not self._over and await self._begin_leg():
+                await self._follow(wakeup)
         except (errors.TaskAlreadyEnded, errors.StaleAttempt, errors.TaskNotFound):
             _log.info("the attempt was overtaken", extra=self._facts())
         finally:
@@ -137,7 +153,8 @@ class Run:
     async def _send(self) -> NewsReader | None:
         """The call; None when the run was interrupted first, and the call may have been sent."""
         self._callback = self._bench.offer(self.task)
-        call = tool_call(self.task, self._callback)
+        takes = self._bench.takes_task(self.task.opened.upstream, self.task.opened.tool)
+        call = tool_call(self.task, self._callback, takes_task=takes)
         sending = asyncio.ensure_future(self._bench.upstreams.call(call))
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -161,7 +178,7 @@ class Run:
 
     async def _follow(self, wakeup: Wakeup) -> None:
         """One leg: handle news and moves of the task until the call is over."""
-        reader, moved = self._reader, asyncio.ensure_future(wakeup.wait(RECHECK_S))
+        reader, moved = self._reader, self._move(wakeup)
         try:
             while reader is not None and self._reader is reader and not self._over:
                 await asyncio.wait(
@@ -172,13 +189,17 @@ class Run:
                 if moved.done():
                     if self._has_moved(wakeup, heard=moved.result()):
                         await self._look()
-                    moved = asyncio.ensure_future(wakeup.wait(RECHECK_S))
+                    moved = self._move(wakeup)
                 if reader.pending().done():
                     await self._handle(reader)
                 await self._tick()
         finally:
+            self._is_behind |= moved.done()  # a move that came as the leg ended
             moved.cancel()
             await asyncio.gather(moved, return_exceptions=True)
+
+    def _move(self, wakeup: Wakeup) -> "asyncio.Future[bool]":
+        return asyncio.ensure_future(wakeup.wait(RECORD_PAUSE_S if self._is_behind else RECHECK_S))
 
     def _patience_s(self) -> float | None:
         until_progress = float("inf")
@@ -209,16 +230,18 @@ class Run:
     def _has_moved(self, wakeup: Wakeup, *, heard: bool) -> bool:
         """Whether the task is worth a look: nothing heard for long, or news of a new version."""
         version = wakeup.take().get(self.task.id, 0)
-        return not (heard and 0 < version <= self.task.version)
+        return self._is_behind or not (heard and 0 < version <= self.task.version)
 
     async def _look(self) -> None:
         """Read the task anew, and act on what others did to it."""
         if self._over:
             return
+        self._is_behind = True
         try:
             self.task = await self._bench.commands.load(self.task.id)
         except errors.StoreUnavailable:
             return
+        self._is_behind = False
         if not self.task.is_running or self.task.attempt != self._attempt:
             self.interrupt(Interrupt.FENCED)
         elif self.task.cancel_requested:
@@ -245,6 +268,8 @@ class Run:
         match item:
             case Progress():
                 self._progress = item
+            case Logged():
+                pass  # of a task nobody asks for them
             case HeldAsk():
                 await self._hold(item)
             case LegEnded():
@@ -252,11 +277,8 @@ class Run:
             case Returned():
                 await self._returned(item.result)
             case Faulted():
-                error = _error(item)
-                await self._finish(
-                    lambda task: decisions.fail(task, self._attempt, error, self._now())
-                )
-            case None:
+                await self._fail({"code": item.code, "message": item.message, "data": item.data})
+            case _:
                 await self._end_without_outcome()
 
     async def _hold(self, held: HeldAsk) -> None:
@@ -288,33 +310,50 @@ class Run:
 
     async def _returned(self, result: Mapping[str, Any]) -> None:
         if self._callback is not None and is_pending(result):
-            await self._delegate()
+            until = self._until()
+            await self._finish(
+                lambda task: decisions.delegate(task, self._attempt, until, self._now())
+            )
             return
-        merged = merged_result(result)
+        job = self._bench.following.job_in(self.task, result)
+        if job is not None:
+            await self._follow_job(job)
+            return
         await self._finish(
-            lambda task: decisions.complete(task, self._attempt, merged, self._now())
+            lambda task: decisions.complete(task, self._attempt, merged_result(result), self._now())
         )
 
-    async def _delegate(self) -> None:
+    async def _follow_job(self, job: Job) -> None:
+        until, attempt, following = self._until(), self._attempt, self._bench.following
+        try:
+            await self._finish(lambda task: following.begun(task, attempt, job, until))
+        except errors.TaskError:  # the task is another's, or over: nobody would look
+            await following.disown(self.task, job)
+            raise
+
+    def _until(self) -> datetime | None:
         """The job that the tool started has the rest of the tool's time; nobody waits for it."""
         self._budget.stand(still=False)  # what it has asked meanwhile is withdrawn
         left_s = self._budget.left_s
-        until = self._now() + timedelta(seconds=left_s) if math.isfinite(left_s) else None
-        await self._finish(lambda task: decisions.delegate(task, self._attempt, until, self._now()))
+        return self._now() + timedelta(seconds=left_s) if math.isfinite(left_s) else None
 
     async def _end_without_outcome(self) -> None:
         """The call is over and said nothing: what stopped it decides."""
         if self._interrupted is Interrupt.CANCEL:
             await self._finish(lambda task: decisions.stop(task, self._attempt, self._now()))
         elif self._interrupted is Interrupt.TIMEOUT:
-            error = decisions.failure("timeout", "The tool did not finish within its time limit")
-            await self._finish(lambda task: decisions.fail(task, self._attempt, error, self._now()))
+            why = "The tool did not finish within its time limit"
+            await self._fail(decisions.failure("timeout", why))
         elif self._interrupted is Interrupt.FENCED:
             self._over = True
         elif self._interrupted is Interrupt.SHUTDOWN:
             await self._lose(Interrupt.SHUTDOWN.value)
         else:
             await self._lose("the call ended without an outcome")
+
+    async def _fail(self, told: Mapping[str, Any]) -> None:
+        error = {name: value for name, value in told.items() if value is not None}
+        await self._finish(lambda task: decisions.fail(task, self._attempt, error, self._now()))
 
     async def _lose(self, why: str) -> None:
         if self._interrupted is Interrupt.CANCEL:
@@ -358,35 +397,3 @@ class Run:
 
     def _facts(self) -> dict[str, object]:
         return {"task": self.task.id, "attempt": self._attempt}
-
-
-def tool_call(task: Task, callback: Mapping[str, str] | None = None) -> ToolCall:
-    """The call of the task's next leg."""
-    opened = task.opened
-    return ToolCall(
-        upstream=opened.upstream,
-        tool=opened.tool,
-        arguments=opened.arguments,
-        client_capabilities=opened.client_capabilities,
-        answers=task.leg_answers,
-        request_state=opened.carried_state if task.leg == 0 else task.request_state,
-        trace=opened.trace,
-        callback=callback,
-    )
-
-
-def is_pending(result: Mapping[str, Any]) -> bool:
-    """Whether the upstream says that a job elsewhere will tell the outcome; an error is one."""
-    meta = result.get("_meta")
-    given = isinstance(meta, dict) and cast(dict[str, Any], meta).get(PENDING_KEY) is True
-    return given and result.get("isError") is not True
-
-
-def merged_result(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The upstream's result as this revision sends it: a legacy one brings no `resultType`."""
-    return {"resultType": "complete", **result}
-
-
-def _error(fault: Faulted) -> dict[str, object]:
-    error: dict[str, object] = {"code": fault.code, "message": fault.message}
-    return error if fault.data is None else {**error, "data": fault.data}

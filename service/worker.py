@@ -1,9 +1,14 @@
 """The worker: claims runnable tasks, keeps leases, notices lost workers, sweeps the expired.
 
 Timing, in seconds: a lease of LEASE_S is renewed every BEAT_S, so three beats may fail before a
-task counts as lost; every worker looks for expired leases each CLAIM_RECHECK_S. A killed worker's
-task is therefore picked up again within LEASE_S + CLAIM_RECHECK_S, or a lease later by a worker
-that has just started or has just been without the store: that one first lets the living renew.
+task counts as lost; while any other worker holds a lease, every worker with a free slot looks for
+expired ones each CLAIM_RECHECK_S. A killed worker's task is therefore picked up again within
+LEASE_S + CLAIM_RECHECK_S, or a lease later by a worker that has just started, has just been without
+the store, or has not heard of the lease before: that one first lets the living renew.
+
+Nobody polls for what waits. The signal tells of what becomes claimable by what somebody does, and
+the queue says when time alone will make it so; until then a worker looks each CLAIM_QUIET_S, in
+case a loss of the signal has not been noticed. When it has, the signal itself wakes every second.
 """
 
 import asyncio
@@ -14,9 +19,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..domain import decisions, errors
+from ..domain import decisions, errors, jobs
 from ..domain.decisions import Events
-from ..domain.ports import Dispatcher
+from ..domain.ports import Dispatcher, Wakeup
 from ..domain.queueing import LEASE_S
 from ..domain.task import Task, evolve
 from .news import NewsReader
@@ -25,7 +30,10 @@ from .run import Interrupt, Run, Workbench
 
 BEAT_S = 1.5
 CLAIM_RECHECK_S = 1.0
+CLAIM_QUIET_S = 5.0  # less than a lease: one that began unheard is known of before it ends
+CLAIM_PAUSE_S_MIN = 0.05  # the store's clock and ours do not call over in the same moment
 CLAIM_BATCH_MAX = 32
+LOOKS_MAX = 32  # at jobs elsewhere, at once; what looks beyond that takes slots
 STORE_PAUSE_S = 0.5  # between two tries while the store is away
 LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
 CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
@@ -60,6 +68,14 @@ class Worker:
         self._freed = asyncio.Event()
         self._draining = asyncio.Event()
         self._is_handing_back = False
+        self._looks: set[str] = set()  # of our jobs, those that only look and so need no slot
+        self._recalled: set[str] = set()  # came back to us while they were in hand
+        self._given_back = asyncio.Event()
+
+    @property
+    def bench(self) -> Workbench:
+        """What its runs work with."""
+        return self._bench
 
     @property
     def running_count(self) -> int:
@@ -75,7 +91,7 @@ class Worker:
 
     def adopt(self, task: Task, reader: NewsReader) -> None:
         """Carry on a call that began before its task did. The task names this worker already."""
-        self._spawn(task.id, self._carry(Run(self._bench, task, reader)))
+        self._spawn(task.id, self._adopted(task, reader))
 
     def stop_claiming(self) -> None:
         """Claim nothing more; what runs goes on."""
@@ -115,31 +131,61 @@ class Worker:
 
     async def _claim(self) -> None:
         async with self._bench.signal.watching_queue() as wakeup:
+            is_called = True
             while not self._draining.is_set():
                 self._freed.clear()
+                self._given_back.clear()
+                is_called |= bool(wakeup.take())
                 try:
-                    if await self._claim_once():
+                    if self._free_slots <= 0:
+                        await self._claim_looks()
+                        # A call that begins to wait for its client frees its slot without a word.
+                        await _first(self._freed.wait(), asyncio.sleep(CLAIM_RECHECK_S))
                         continue
+                    pause_s = await self._claim_once(is_called=is_called)
                 except errors.StoreUnavailable:
                     await asyncio.sleep(STORE_PAUSE_S)
                     continue
-                if not self._draining.is_set():
-                    await _first(wakeup.wait(_varied(CLAIM_RECHECK_S)), self._freed.wait())
+                if pause_s > 0:
+                    is_called = False
+                    await _first(
+                        wakeup.wait(pause_s), self._draining.wait(), self._given_back.wait()
+                    )
 
-    async def _claim_once(self) -> bool:
-        """Claim what fits; True when there may be more."""
-        busy = len(self._jobs) - sum(run.is_waiting for run in self._runs.values())
-        limit = min(self._slots - busy, CLAIM_BATCH_MAX)
-        if limit <= 0:
-            return False
+    @property
+    def _free_slots(self) -> int:
+        waiting = sum(run.is_waiting for run in self._runs.values())
+        looks = min(len(self._looks), LOOKS_MAX)
+        return self._slots - (len(self._jobs) - waiting - looks)
+
+    async def _claim_looks(self) -> None:
+        """Claim what needs no slot, as none is free."""
+        limit = LOOKS_MAX - len(self._looks)
+        if limit > 0 and self._slots > 0:
+            for task_id in await self._stores.dispatcher.claim_looks(self.name, limit, LEASE_S):
+                self._spawn(task_id, self._take(task_id))
+
+    async def _claim_once(self, *, is_called: bool) -> float:
+        """Claim what fits; for how long there is nothing more to claim, if nobody calls.
+
+        Who was called looks once more a little later: another's claim or append may have had a
+        lock on what was to be found.
+        """
+        limit = min(self._free_slots, CLAIM_BATCH_MAX)
         claimed = await self._stores.dispatcher.claim(self.name, limit, LEASE_S)
         for task_id in claimed:
             self._spawn(task_id, self._take(task_id))
-        return len(claimed) == limit and self._slots > busy + limit
+        if len(claimed) == limit:
+            return 0.0
+        if is_called or claimed:
+            return _varied(CLAIM_RECHECK_S)
+        quiet_s = await self._stores.dispatcher.quiet_s(self.name) or _varied(CLAIM_RECHECK_S)
+        return max(min(quiet_s, _varied(CLAIM_QUIET_S)), CLAIM_PAUSE_S_MIN)
 
     def _spawn(self, task_id: str, job: Coroutine[Any, Any, None]) -> None:
         if task_id in self._jobs:
             # Our own lease ran out in an outage and came back to us: the job never stopped.
+            self._recalled.add(task_id)
             job.close()
             return
         self._jobs[task_id] = asyncio.create_task(job, name=f"outlast-run-{task_id}")
@@ -148,14 +194,18 @@ class Worker:
     def _forget(self, task_id: str) -> None:
         del self._jobs[task_id]
         self._runs.pop(task_id, None)
+        self._looks.discard(task_id)
+        self._recalled.discard(task_id)
         self._freed.set()
 
     async def _take(self, task_id: str) -> None:
         """Turn a lease into an attempt. `WorkStarted` decides between two that hold one."""
         try:
-            task = await self._begin(task_id)
-            if task is not None:
-                await self._carry(Run(self._bench, task))
+            # Watched before it is read: whatever comes after the append is heard of.
+            async with self._bench.signal.watching(task_id) as wakeup:
+                task = await self._begin(task_id)
+                if task is not None:
+                    await self._carry(Run(self._bench, task), wakeup)
         except (errors.TaskError, errors.StoreUnavailable):
             return  # another was first, or the lease runs out and somebody tries again
         except Exception:  # noqa: BLE001 - its lease runs out, and somebody tries again
@@ -168,6 +218,9 @@ class Worker:
             return None
         if task.is_delegated:
             await self._give_up(task)
+            return None
+        if task.is_followed:
+            await self._follow(task)
             return None
         if not await self._upstream_is_ready(task):
             return None
@@ -191,12 +244,31 @@ class Worker:
     async def _give_up(self, task: Task) -> None:
         """End the task whose job elsewhere has had its time. It was due by the store's clock."""
         newest = await self._bench.commands.change(
-            task.id, lambda newest: decisions.end_overdue(newest, self._bench.commands.now()), task
+            task.id, lambda newest: jobs.end_overdue(newest, self._bench.commands.now()), task
         )
         if newest.delegated_until is not None:
             early = newest.delegated_until - self._bench.commands.now()
             wait_s = max(early.total_seconds(), EARLY_S_MIN)
             await self._stores.dispatcher.release(self.name, [task.id], wait_s)
+
+    async def _follow(self, task: Task) -> None:
+        """Look at the task's job, and give the task back until the next look.
+
+        Once more when it came back meanwhile: its owner has something for the job, and that may
+        have been too late for this look.
+        """
+        self._looks.add(task.id)
+        self._freed.set()
+        while True:
+            self._recalled.discard(task.id)
+            again_s = 0.0 if self._draining.is_set() else await self._bench.following.look(task)
+            if again_s is None:
+                return
+            await self._stores.dispatcher.release(self.name, [task.id], again_s)
+            self._given_back.set()
+            if task.id not in self._recalled or self._draining.is_set():
+                return
+            task = await self._bench.commands.load(task.id)
 
     async def _still_holds(self, task_id: str) -> bool:
         """Whether the attempt just read is a lost one.
@@ -240,13 +312,17 @@ class Worker:
             return False
         return True
 
-    async def _carry(self, run: Run) -> None:
+    async def _adopted(self, task: Task, reader: NewsReader) -> None:
+        async with self._bench.signal.watching(task.id) as wakeup:
+            await self._carry(Run(self._bench, task, reader), wakeup)
+
+    async def _carry(self, run: Run, wakeup: Wakeup) -> None:
         self._runs[run.task.id] = run
         if self._is_handing_back:
             run.interrupt(Interrupt.SHUTDOWN)
         facts = {"task": run.task.id, "attempt": run.task.attempt, "worker": self.name}
         try:
-            await run.work()
+            await run.work(wakeup)
         except errors.StoreUnavailable:
             _log.error("an outcome could not be recorded: the store stayed away", extra=facts)
         except Exception:  # noqa: BLE001 - a defect must not leave the task without an end

@@ -187,3 +187,34 @@ async def test_a_move_that_nobody_heard_of_is_found_by_a_look(
             async with asyncio.timeout(BOUND_S):
                 while watcher.take().get(task.id) != 7:
                     await watcher.wait(BOUND_S)
+
+
+async def test_what_comes_together_with_an_answer_is_heard(
+    wire: Proxy, module_database_url: str, heard: PostgresSignal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "QUIET_S_MAX", 0.0)  # it asks all the time
+    wire.cut()
+    await until_deaf(heard)
+    await stores.until_live(heard)
+    async with heard.watching_queue() as queue:
+        wire.block()
+        while await queue.wait(0.1):  # when this is over, a question of its own is on the way
+            pass
+        with psycopg.connect(module_database_url, autocommit=True) as connection:
+            connection.execute("NOTIFY task_runnable")
+        wire.unblock()
+        assert await queue.wait(BOUND_S)
+    assert heard.is_live
+
+
+async def test_what_is_no_news_of_ours_does_no_harm(
+    module_database_url: str, heard: PostgresSignal
+) -> None:
+    async with heard.watching("task") as watcher:
+        with psycopg.connect(module_database_url, autocommit=True) as connection:
+            for strange in ("", "task", "task:", "task:new", ":", "task:x:y:z"):
+                connection.execute("SELECT pg_notify('task_moved', %s)", (strange,))
+        notify(module_database_url, "task")
+        assert await watcher.wait(BOUND_S)
+        assert watcher.take() == {"task": 2}
+    assert heard.is_live

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from outlast.domain.ports import Wakeup
+from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts import stores
 from outlast.tests.contracts.stores import Limits, Ports, happens, open_task
 from outlast.tests.domain.given import DEPLOY, asks, completes, delegates, starts
@@ -59,6 +60,16 @@ async def test_it_is_never_quiet_while_another_holds_a_lease(ports: Ports) -> No
     assert await ports.dispatcher.quiet_s("worker-a") == math.inf
     await happens(ports.log, task, starts("worker-a"), completes())
     assert await ports.dispatcher.quiet_s("worker-b") == math.inf
+
+
+async def test_a_lease_that_its_own_holder_lets_run_out_is_not_forgotten(ports: Ports) -> None:
+    await open_task(ports.log)
+    await ports.dispatcher.claim("worker-a", 1, SHORT_S)
+
+    async def is_asked_for() -> bool:
+        return await ports.dispatcher.quiet_s("worker-a") == 0
+
+    await until(is_asked_for, BOUND_S)
 
 
 async def test_a_lease_that_is_given_up_at_once_wakes_who_waits_for_work(ports: Ports) -> None:

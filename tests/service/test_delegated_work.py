@@ -110,6 +110,7 @@ class _Noting:
         self._real = real
         self.released: list[tuple[str, float]] = []
         self.claim, self.renew, self.depth = real.claim, real.renew, real.depth
+        self.quiet_s = real.quiet_s
 
     async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
         await self._real.release(worker, task_ids, delay_s)
