@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 from .bus import BusWakeup
 from .upstream import McpUpstreams
-from .upstream_watch import LISTS
 
 SETTLE_S_MAX = 2.0  # a listener waits this long for what it wants to be subscribed to
 
@@ -30,16 +29,15 @@ class UpstreamAnnouncements:
     @asynccontextmanager
     async def listening(self, topics: frozenset[str]) -> AsyncGenerator[BusWakeup]:
         """See Announcements."""
-        ears = self._upstreams.ears if topics else ()
-        uris = topics - LISTS
-        for ear in ears:
+        ears = self._upstreams.ears_for(topics)
+        for ear, uris in ears:
             ear.begin(uris)
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLE_S_MAX):
-                    await asyncio.gather(*(ear.settled() for ear in ears))
+                    await asyncio.gather(*(ear.settled() for ear, _ in ears))
             async with self._upstreams.heard.waiting_for(topics) as waiter:
                 yield waiter
         finally:
-            for ear in ears:
+            for ear, uris in ears:
                 ear.end(uris)

@@ -1,60 +1,53 @@
-"""The upstream MCP servers on the official SDK's client: catalogue, connections at need, calls.
-
-Names. With one upstream a tool keeps its name. With several, the public name is
-`<upstream>_<tool>`, and the name of an upstream is then limited to letters, digits and hyphens: the
-first underscore ends it, so no two pairs meet in one name, and no character is used that a client
-could refuse in a tool name (a dot would be, by some).
-
-Connections. A modern server has one, shared by all calls. A legacy server asks the client in
-requests of its own, and over stdio nothing in such a request tells which call it belongs to. So
-each call whose client could be asked holds a connection alone while it runs: what is asked there
-is asked by that call, and the handshake declares just what this client can answer. Such
-connections are kept for the next call with the same client capabilities. Calls whose client can
-answer nothing share one, where every request is refused.
-"""
+"""The upstream MCP servers on the official SDK's client, as one: what they list and offer together,
+calls, and requests that are passed on. Not here: connections (`upstream_server.py`), public names
+(`upstream_names.py`)."""
 
 import asyncio
-import json
-import logging
-import re
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Generic, Self, TypeVar
 
 from ..domain import errors
 from ..domain.events import Json
+from ..domain.passing import Forward, Kind, Listing, Offers
 from ..domain.ports import Tool, ToolCall
 from .bus import Bus
-from .upstream_backoff import backoff_s, failures_after
+from .upstream_backoff import backoff_s
 from .upstream_call import UpstreamCall
-from .upstream_catalogue import Catalogue, Stale
-from .upstream_ear import Ear
-from .upstream_link import Link, UpstreamSettings
-from .upstream_wire import askable
+from .upstream_ear import OFFER_S_MAX, Ear
+from .upstream_facts import offers_of
+from .upstream_lists import Definitions, Part
+from .upstream_names import Names
+from .upstream_request import TOOL_CALL, Request, of_forward, of_tool
+from .upstream_server import UpstreamServer
+from .upstream_settings import UpstreamSettings
+from .upstream_watch import LISTS
 
-HELD_LINKS_MAX = (
-    32  # calls that hold a legacy connection alone; a call beyond it is refused as not sent
-)
-IDLE_LINKS_MAX = 2  # legacy connections kept for the next call
+OTHERS_WAIT_S_MAX = 10.0  # for a connection, from its beginning: a list of several is then made
+# without the one that is still being connected to
 
-_PREFIX = re.compile(r"[A-Za-z0-9-]{1,32}")
-
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 __all__ = ["McpUpstreams", "UpstreamSettings", "backoff_s"]
 
 
 class McpUpstreams:
-    """`Upstreams` over stdio and Streamable HTTP. All of its methods are for one event loop."""
+    """`Upstreams` and `PassThrough` over stdio and Streamable HTTP, for one event loop."""
 
     def __init__(self, upstreams: Sequence[UpstreamSettings]) -> None:
         for settings in upstreams:
-            _check(settings, alone=len(upstreams) == 1)
+            _check(settings)
+        self._names = Names([settings.name for settings in upstreams])
         self.heard = Bus()  # who waits for which announcement
-        self._upstreams = {settings.name: _Upstream(settings, self._told) for settings in upstreams}
-        if len(self._upstreams) < len(upstreams):
-            raise errors.ConfigurationError("two upstreams have the same name")
+        self._upstreams = {
+            settings.name: UpstreamServer(settings, partial(self._told, settings.name))
+            for settings in upstreams
+        }
+        self._within_s = OTHERS_WAIT_S_MAX if len(upstreams) > 1 else None
+        self._tools = Merged(self._as_tools)
+        self._definitions: tuple[Sequence[Tool], Sequence[Mapping[str, Json]]] = ((), ())
+        self._lists: dict[Kind, Merged[dict[str, Json]]] = {}
+        self._offers: tuple[object, Offers] | None = None
         self._calls: set[UpstreamCall] = set()
         self._closed = False
 
@@ -66,235 +59,173 @@ class McpUpstreams:
 
     async def tools(self) -> Sequence[Tool]:
         """See Upstreams."""
-        found = await asyncio.gather(
-            *(upstream.tools() for upstream in self._upstreams.values()), return_exceptions=True
-        )
-        tools: list[Tool] = []
-        down: list[errors.UpstreamUnavailable] = []
-        for name, result in zip(self._upstreams, found, strict=True):
-            if isinstance(result, errors.UpstreamUnavailable):
-                down.append(result)
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                tools += [self._tool(name, definition) for definition in result]
-        if down and len(down) == len(found):
-            raise down[0]
-        return tools
-
-    @property
-    def ears(self) -> Sequence[Ear]:
-        """What listens to each upstream."""
-        return [upstream.ear for upstream in self._upstreams.values()]
+        at_hand = {name: server.tools for name, server in self._upstreams.items()}
+        if None not in at_hand.values():
+            return self._tools.of({name: tools or () for name, tools in at_hand.items()})
+        parts, _ = await self._parts("tools")
+        return self._tools.of({name: part.entries for name, part in parts.items()})
 
     async def ready(self, upstream: str) -> None:
         """See Upstreams."""
-        await self._of(upstream).tools()
+        await self._of(upstream).listed("tools")
 
     async def call(self, call: ToolCall) -> UpstreamCall:
         """See Upstreams."""
-        upstream = self._of(call.upstream)
-        running = UpstreamCall(upstream, call)
-        self._calls.add(running)
-        running.task.add_done_callback(lambda _: self._calls.discard(running))
-        await running.begun()
-        return running
+        public = partial(self._names.result, TOOL_CALL, call.upstream)
+        return await self._begin(of_tool(call, public))
+
+    async def forward(self, request: Forward) -> UpstreamCall:
+        """See PassThrough."""
+        upstream, params = request.upstream, request.params
+        if upstream is None:
+            upstream, params = self._names.of_params(request.method, request.params)
+        public = partial(self._names.result, request.method, upstream)
+        public_data = partial(self._names.error_data, upstream)
+        return await self._begin(of_forward(request, upstream, params, public, public_data))
+
+    async def listed(self, kind: Kind) -> Listing:
+        """See PassThrough."""
+        parts, down = await self._parts(kind)
+        return Listing(
+            entries=self._entries(kind, {name: part.entries for name, part in parts.items()}),
+            is_offered=bool(parts),
+            unavailable=down,
+            ttl_ms=0 if down else min((part.ttl_ms for part in parts.values()), default=0),
+            scope="public" if all(part.is_public for part in parts.values()) else "private",
+        )
+
+    async def offers(self) -> Offers:
+        """See PassThrough."""
+        seen = await asyncio.gather(*(_is_up(server) for server in self._upstreams.values()))
+        down = [name for name, is_up in zip(self._upstreams, seen, strict=True) if not is_up]
+        facts = {name: server.facts for name, server in self._upstreams.items()}
+        if self._offers is None or self._offers[0] != (facts, down):
+            self._offers = (facts, down), offers_of(facts, down)
+        return self._offers[1]
+
+    def upstream_of(self, name: str) -> str | None:
+        """See PassThrough."""
+        found = self._names.of_name(name)
+        return None if found is None else found[0]
 
     async def close(self) -> None:
         """See Upstreams."""
         self._closed = True
         await asyncio.gather(*(call.cancel() for call in list(self._calls)))
-        await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()))
+        await asyncio.gather(*(server.close() for server in self._upstreams.values()))
 
-    def _told(self, topic: str) -> None:
+    # --- announcements
+
+    @property
+    def ears(self) -> Sequence[Ear]:
+        """What listens to each upstream."""
+        return [server.ear for server in self._upstreams.values()]
+
+    def ears_for(self, topics: frozenset[str]) -> Sequence[tuple[Ear, frozenset[str]]]:
+        """What listens to those upstreams that could tell of these, and its resources among them,
+        as the upstream calls them."""
+        uris: dict[str, set[str]] = {name: set() for name in self._upstreams}
+        for uri in topics - LISTS:
+            found = self._names.of_uri(uri)
+            if found is not None:
+                uris[found[0]].add(found[1])
+        return [
+            (server.ear, frozenset(uris[name]))
+            for name, server in self._upstreams.items()
+            if uris[name] or topics & LISTS
+        ]
+
+    def _told(self, upstream: str, topic: str) -> None:
         """Wake who waits for this; what was subscribed to may be told of by what is below it."""
+        public = topic if topic in LISTS else self._names.uri(upstream, topic)
         for name in self.heard.watched():
-            if topic == name or topic.startswith(name.rstrip("/") + "/"):
+            if public == name or public.startswith(name.rstrip("/") + "/"):
                 self.heard.moved(name, 0)
 
-    def _of(self, name: str) -> "_Upstream":
-        upstream = self._upstreams.get(name)
-        if upstream is None or self._closed:
-            reason = "it is not configured" if upstream is None else "Outlast is shutting down"
+    # --- requests
+
+    async def _begin(self, request: Request) -> UpstreamCall:
+        running = UpstreamCall(self._of(request.upstream), request)
+        self._calls.add(running)
+        running.task.add_done_callback(lambda _: self._calls.discard(running))
+        await running.begun()
+        return running
+
+    def _of(self, name: str) -> UpstreamServer:
+        server = self._upstreams.get(name)
+        if server is None or self._closed:
+            reason = "it is not configured" if server is None else "Outlast is shutting down"
             raise errors.UpstreamUnavailable(name, reason)
-        return upstream
+        return server
 
-    def _tool(self, upstream: str, definition: dict[str, Json]) -> Tool:
-        name = definition["name"]
-        public = name if len(self._upstreams) == 1 else f"{upstream}_{name}"
-        return Tool(public, upstream, name, {**definition, "name": public})
+    # --- lists
+
+    async def _parts(self, kind: Kind) -> tuple[Mapping[str, Part], Sequence[str]]:
+        """What each upstream lists that has the kind, and which are down; raises when all are."""
+        asked = (server.listed(kind, self._within_s) for server in self._upstreams.values())
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        parts: dict[str, Part] = {}
+        down: dict[str, errors.UpstreamUnavailable] = {}
+        for name, result in zip(self._upstreams, found, strict=True):
+            if isinstance(result, errors.UpstreamUnavailable):
+                down[name] = result
+            elif isinstance(result, BaseException):
+                raise result
+            elif result is not None:
+                parts[name] = result
+        if down and len(down) == len(found):
+            raise next(iter(down.values()))
+        return parts, tuple(down)
+
+    def _entries(
+        self, kind: Kind, parts: Mapping[str, Definitions]
+    ) -> Sequence[Mapping[str, Json]]:
+        if kind != "tools":
+            public = partial(self._names.entries, kind)
+            return self._lists.setdefault(kind, Merged(public)).of(parts)
+        tools = self._tools.of(parts)
+        if tools is not self._definitions[0]:
+            self._definitions = tools, tuple(tool.definition for tool in tools)
+        return self._definitions[1]
+
+    def _as_tools(self, upstream: str, definitions: Definitions) -> Iterable[Tool]:
+        public = self._names.entries("tools", upstream, definitions)
+        return (
+            Tool(shown["name"], upstream, given["name"], shown)
+            for given, shown in zip(definitions, public, strict=True)
+        )
 
 
-class _Upstream:
-    """One upstream: its shared connection, the held ones, and its catalogue."""
+class Merged(Generic[T]):
+    """What the lists of several upstreams make together: the same object until one of them is
+    another, or another upstream's."""
 
-    def __init__(self, settings: UpstreamSettings, told: Callable[[str], None]) -> None:
-        self._settings, self._told = settings, told
-        self.ear = Ear(self, told)
-        self._shared: Link | None = None
-        self._idle: list[Link] = []
-        self._held: set[Link] = set()
-        self._links: set[Link] = set()
-        self._closing: set[asyncio.Task[None]] = set()
-        self._legacy = True if settings.era == "legacy" else None
-        self._closed = False
-        self._failures = 0
-        self._not_before = 0.0
-        self._listing = asyncio.Lock()
-        self._catalogue = Catalogue()
+    def __init__(self, make: Callable[[str, Definitions], Iterable[T]]) -> None:
+        self._make = make
+        self._of: Mapping[str, Definitions] = {}
+        self._made: tuple[T, ...] = ()
 
-    async def tools(self) -> list[dict[str, Json]]:
-        """The definitions as they came. Raises UpstreamUnavailable."""
-        async with self._listing:
-            link = await self.open_shared()
-            changed = any(known.tools_changed for known in self._links)
-            if changed or not self._catalogue.is_fresh(link):
-                try:
-                    await self._list_on(link)
-                except Stale:
-                    self.retire(link)
-                    await self._list_on(await self.open_shared())
-            return self._catalogue.definitions
-
-    async def lend(self, call: ToolCall) -> Link:
-        """See Lender."""
-        may_ask = askable(call.client_capabilities)
-        if not self._legacy or not may_ask:
-            link = await self.open_shared()
-            self._legacy = not link.is_modern
-            if link.is_modern or not may_ask:
-                link.users += 1
-                return link
-        return await self._open_held(may_ask)
-
-    def give_back(self, link: Link, *, reusable: bool) -> None:
-        """See Lender."""
-        link.users -= 1
-        link.holder = None
-        if link in self._held:
-            self._held.discard(link)
-            if reusable and not link.is_over and len(self._idle) < IDLE_LINKS_MAX:
-                self._idle.append(link)
-            else:
-                self._let_go(link)
-        elif link.retired and link.users == 0:
-            self._let_go(link)
-
-    def retire(self, link: Link) -> None:
-        """See Lender. It is ended after its last call."""
-        link.retired = True
-        if link is self._shared:
-            self._shared = None
-            if link.users == 0:
-                self._let_go(link)
-        for idle in self._idle:  # what ended the one has most likely ended these
-            self._let_go(idle)
-        self._idle.clear()
-        self.ear.nudge()
-
-    def param_headers(self, tool: str, arguments: Mapping[str, Json]) -> Mapping[str, str]:
-        """See Lender."""
-        return self._catalogue.param_headers(tool, arguments)
-
-    async def relist(self) -> None:
-        """See Lender."""
-        self._catalogue.forget()
-        await self.tools()
-
-    async def close(self) -> None:
-        """End every connection, and wait (bounded) until they are gone."""
-        self._closed = True
-        await self.ear.close()
-        for link in list(self._links):
-            self._let_go(link)
-        if self._closing:
-            await asyncio.wait(self._closing)
-
-    async def open_shared(self) -> Link:
-        """See Source."""
-        link = self._shared
-        if link is None or link.is_over:
-            link = self._shared = self._new({})
-            self.ear.nudge()
-        await link.opened()
-        return link
-
-    def pause_s(self) -> float:
-        """See Source."""
-        return max(0.0, self._not_before - time.monotonic())
-
-    async def _open_held(self, capabilities: Mapping[str, Json]) -> Link:
-        if len(self._held) >= HELD_LINKS_MAX:
-            raise errors.UpstreamUnavailable(
-                self._settings.name, f"{HELD_LINKS_MAX} calls hold connections"
+    def of(self, parts: Mapping[str, Definitions]) -> tuple[T, ...]:
+        """What these make."""
+        before = self._of
+        if len(before) != len(parts) or any(before.get(n) is not d for n, d in parts.items()):
+            self._of = parts
+            self._made = tuple(
+                item for name, entries in parts.items() for item in self._make(name, entries)
             )
-        key = json.dumps(capabilities, sort_keys=True)
-        self._idle = [link for link in self._idle if not link.is_over]
-        link = next((link for link in self._idle if link.key == key), None)
-        if link is None:
-            link = self._new(capabilities)
-        else:
-            self._idle.remove(link)
-        self._held.add(link)
-        link.users += 1
-        try:
-            await link.opened()
-        except BaseException:
-            self.give_back(link, reusable=False)
-            raise
-        return link
-
-    def _new(self, capabilities: Mapping[str, Json]) -> Link:
-        if self._closed:
-            raise errors.UpstreamUnavailable(self._settings.name, "Outlast is shutting down")
-        wait_s = self.pause_s()
-        if wait_s > 0:
-            raise errors.UpstreamUnavailable(
-                self._settings.name, f"the next attempt is in {wait_s:.1f} s"
-            )
-        settings = replace(self._settings, era="legacy") if capabilities else self._settings
-        link = Link(settings, capabilities, self)
-        self._links.add(link)
-        return link
-
-    def told(self, topic: str) -> None:
-        """See LinkOwner."""
-        self._told(topic)
-
-    def hearing_changed(self) -> None:
-        """See LinkOwner."""
-        self.ear.nudge()
-
-    def over(self, link: Link) -> None:
-        """See LinkOwner."""
-        lived_s = 0.0 if link.opened_at is None else time.monotonic() - link.opened_at
-        self._failures = failures_after(self._failures, lived_s)
-        self._not_before = time.monotonic() + backoff_s(self._failures)
-        if self._settings.era == "auto":
-            self._legacy = None  # what comes back may be a newer server
-        self._let_go(link)
-        self.ear.nudge()
-
-    def _let_go(self, link: Link) -> None:
-        if link in self._links:
-            self._links.discard(link)
-            closing = asyncio.create_task(link.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-    async def _list_on(self, link: Link) -> None:
-        for known in self._links:  # first: a change that is told while we list asks for more
-            known.tools_changed = False
-        await self._catalogue.list_on(link)
+        return self._made
 
 
-def _check(settings: UpstreamSettings, *, alone: bool) -> None:
+async def _is_up(server: UpstreamServer) -> bool:
+    try:
+        await server.open_shared(OFFER_S_MAX)
+    except errors.UpstreamUnavailable:
+        return False
+    return True
+
+
+def _check(settings: UpstreamSettings) -> None:
     if bool(settings.command) == bool(settings.url):
         raise errors.ConfigurationError(
             f"upstream {settings.name!r} needs either a command or a url"
-        )
-    if not alone and not _PREFIX.fullmatch(settings.name):
-        raise errors.ConfigurationError(
-            f"upstream {settings.name!r}: a name may have letters, digits and hyphens, 1 to 32, "
-            "since it becomes the prefix of tool names"
         )

@@ -1,37 +1,36 @@
-"""One leg of one tool call on an upstream: begun, told of, answered, cancelled. Not here:
-connections."""
+"""One request in flight on an upstream: begun, told of, answered, cancelled. Not here: what it
+asks, connections."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextvars import Context
+from dataclasses import replace
 from typing import Protocol, cast
 
 from mcp import MCPError
-from mcp.shared.inbound import MCP_NAME_HEADER, encode_header_value
-from mcp_types import HEADER_MISMATCH, INTERNAL_ERROR, METHOD_NOT_FOUND
+from mcp_types import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+)
 from opentelemetry import context as otel_context
 from opentelemetry.propagate import extract
 
 from ..domain import errors
 from ..domain.decisions import Ask
 from ..domain.events import Json
-from ..domain.ports import CallNews, Faulted, HeldAsk, LegEnded, Progress, Returned, ToolCall
+from ..domain.ports import CallNews, Faulted, HeldAsk, LegEnded, Logged, Progress, Returned
 from .upstream_http import FATE, Fate
 from .upstream_link import Link
-from .upstream_wire import (
-    call_params,
-    declares,
-    forwarded,
-    outcome_of,
-    trace_of,
-    without_transport_meta,
-)
+from .upstream_request import TASK_GET, TOOL_CALL, Request
+from .upstream_wire import declares, needed_for, outcome_of, without_transport_meta
 
 CANCEL_HEARD_S_MAX = 2.0  # a server that answers nothing for so long is not waited for
 CANCEL_WAIT_S_MAX = 8.0  # `cancel` returns after this even if the upstream cannot be told
-NEWS_BACKLOG_MAX = 64  # the oldest progress is dropped beyond it; nothing else ever is
+NEWS_BACKLOG_MAX = 64  # the oldest progress or log is dropped beyond it; nothing else ever is
 HELD_ASKS_MAX = 32  # unanswered requests of one call; further ones are refused
 
 logger = logging.getLogger(__name__)
@@ -41,8 +40,12 @@ class Lender(Protocol):
     """The upstream of a call, as the call sees it: the connections and what is known of the
     tools."""
 
-    async def lend(self, call: ToolCall) -> Link:
-        """A connection for this call. Raises UpstreamUnavailable."""
+    async def lend(self, request: Request) -> Link:
+        """A connection for this request. Raises UpstreamUnavailable.
+
+        One whose client wants log messages has it so that they can be told from those of others:
+        by their exchange, or since no other request on it has asked for any.
+        """
         ...
 
     def give_back(self, link: Link, *, reusable: bool) -> None:
@@ -70,8 +73,8 @@ class UpstreamCall:
     cancel that came before any outcome, `news` ends without one.
     """
 
-    def __init__(self, lender: Lender, call: ToolCall) -> None:
-        self._lender, self._call = lender, call
+    def __init__(self, lender: Lender, request: Request) -> None:
+        self._lender, self._request = lender, request
         self._queue: deque[CallNews] = deque()
         self._outcome: CallNews | errors.UpstreamUnavailable | None = None
         self._wake = asyncio.Event()
@@ -99,7 +102,7 @@ class UpstreamCall:
         if isinstance(self._outcome, errors.UpstreamUnavailable):
             raise self._outcome
         raise errors.UpstreamUnavailable(
-            self._call.upstream, "the call was cancelled before it was sent"
+            self._request.upstream, "the call was cancelled before it was sent"
         )
 
     async def news(self) -> AsyncIterator[CallNews]:
@@ -126,7 +129,7 @@ class UpstreamCall:
     async def ask(self, method: str, params: Mapping[str, Json]) -> dict[str, Json]:
         """The server asks on the connection that this call holds; returns what the client
         answers."""
-        if not declares(self._call.client_capabilities, method, params):
+        if not declares(self._request.client_capabilities, method, params):
             raise MCPError(METHOD_NOT_FOUND, f"The client does not support this {method}")
         if len(self._asks) >= HELD_ASKS_MAX:
             raise MCPError(INTERNAL_ERROR, "Too many requests wait for an answer")
@@ -141,8 +144,8 @@ class UpstreamCall:
             self._asks.discard(answer)
 
     def _put(self, news: CallNews) -> None:
-        if isinstance(news, Progress) and len(self._queue) >= NEWS_BACKLOG_MAX:
-            stale = next((n for n in self._queue if isinstance(n, Progress)), None)
+        if isinstance(news, Progress | Logged) and len(self._queue) >= NEWS_BACKLOG_MAX:
+            stale = next((n for n in self._queue if isinstance(n, Progress | Logged)), None)
             if stale is not None:
                 self._queue.remove(stale)
         self._queue.append(news)
@@ -151,14 +154,19 @@ class UpstreamCall:
     async def _progress(self, progress: float, total: float | None, message: str | None) -> None:
         self._put(Progress(progress, total, message))
 
+    def _log(self, message: Mapping[str, Json]) -> None:
+        if self._request.is_loud_enough(message):
+            self._put(Logged(message))
+
     async def _run(self) -> None:
         try:
             self._outcome = await self._converse()
         except errors.UpstreamUnavailable as error:
             self._outcome = error
         except Exception as error:
-            logger.exception("upstream %s: the call failed within Outlast", self._call.upstream)
-            self._outcome = errors.UpstreamUnavailable(self._call.upstream, type(error).__name__)
+            upstream = self._request.upstream
+            logger.exception("upstream %s: the call failed within Outlast", upstream)
+            self._outcome = errors.UpstreamUnavailable(upstream, type(error).__name__)
         finally:
             for answer in self._asks:
                 _settle(answer, MCPError(INTERNAL_ERROR, "The call is over"))
@@ -170,20 +178,24 @@ class UpstreamCall:
             return await self._on_one_link()
         except _NotServed:
             pass
-        except _ListedOtherwise:
+        except _ListedOtherwise as error:
+            if self._request.method != TOOL_CALL:
+                return error.fault
             await self._lender.relist()
         try:
             return await self._on_one_link()
         except _NotServed as error:
-            raise errors.UpstreamUnavailable(self._call.upstream, error.reason) from error
+            raise errors.UpstreamUnavailable(self._request.upstream, error.reason) from error
         except _ListedOtherwise as error:
             return error.fault
 
     async def _on_one_link(self) -> CallNews:
-        link = await self._lender.lend(self._call)
+        link = await self._lender.lend(self._request)
         reusable = False
         if link.capabilities:
             link.holder = self
+        if self._request.log_level is not None and not link.is_exchanged:
+            link.log_to = self._log
         try:
             outcome = await self._send(link)
             reusable = True
@@ -192,49 +204,67 @@ class UpstreamCall:
             self._lender.retire(link)
             raise
         finally:
+            if link.log_to == self._log:
+                link.log_to = None
             # A cancelled legacy tool may run on and ask: no other call may have its connection.
             self._lender.give_back(link, reusable=reusable)
 
     async def _send(self, link: Link) -> CallNews:
         if link.is_over:
             raise _NotServed(link.unavailable().reason)
+        request = self._request
+        if request.log_level is not None and not link.is_modern:
+            await link.set_log_level(request.log_level)
         fate = Fate(self._sent.set)
+        if request.log_level is not None:
+            fate.on_log = self._log
         if link.settings.url is None:
             fate.sent = True
             self._sent.set()
         FATE.set(fate)
-        otel_context.attach(extract(trace_of(self._call)))
+        otel_context.attach(extract(request.trace))
         try:
             raw = await link.request(
-                "tools/call",
-                call_params(self._call, modern=link.is_modern),
-                forwarded(self._call.client_capabilities),
-                self._headers(),
-                self._progress,
+                request.method,
+                request.wire(modern=link.is_modern),
+                request.declared(link.facts),
+                self._headers() if link.is_modern else None,
+                self._progress if request.wants_progress else None,
             )
         except asyncio.CancelledError:
             # Whoever is told that the call was cancelled shall not see it act afterwards.
             await link.caught_up(CANCEL_HEARD_S_MAX)
             raise
         except MCPError as error:
-            return _verdict(error, link, fate)
-        return self._judged(outcome_of(raw)) if link.is_modern else Returned(raw)
+            fault = _verdict(error, link, fate)
+            return replace(fault, data=request.public_data(fault.data))
+        outcome = self._judged(raw) if link.is_modern else Returned(raw)
+        return Returned(request.public(raw)) if isinstance(outcome, Returned) else outcome
 
-    def _judged(self, outcome: CallNews) -> CallNews:
-        """A leg that asks for what the client did not declare can be answered by nobody."""
+    def _judged(self, raw: dict[str, Json]) -> CallNews:
+        """What a modern server's result means. A task that asks does so as a leg does that ended.
+
+        What asks for something that the client did not declare can be answered by nobody.
+        """
+        if self._request.method == TASK_GET and raw.get("status") == "input_required":
+            raw = {**raw, "resultType": "input_required"}
+        outcome = outcome_of(raw, takes_task=self._request.takes_task)
         if not isinstance(outcome, LegEnded):
             return outcome
         for wanted in outcome.asks:
             method = str(wanted.request["method"])
             params = cast(Mapping[str, Json], wanted.request.get("params") or {})
-            if not declares(self._call.client_capabilities, method, params):
-                message = f"The tool asked for {method}, which the client does not support"
-                return Faulted(INTERNAL_ERROR, message)
+            if not declares(self._request.client_capabilities, method, params):
+                message = f"The server asked for {method}, which the client does not support"
+                data = {"requiredCapabilities": needed_for(method, params)}
+                return Faulted(MISSING_REQUIRED_CLIENT_CAPABILITY, message, data)
         return outcome
 
     def _headers(self) -> dict[str, str]:
-        mirrored = self._lender.param_headers(self._call.tool, self._call.arguments)
-        return {MCP_NAME_HEADER: encode_header_value(self._call.tool), **mirrored}
+        headers, params = self._request.headers(), self._request.params
+        if self._request.method != TOOL_CALL:
+            return headers
+        return headers | dict(self._lender.param_headers(params["name"], params["arguments"]))
 
 
 class _NotServed(Exception):

@@ -33,7 +33,7 @@ class Fate:
     any more.
 
     `on_hearing` is told whether the server's messages of its own can come, where a stream is kept
-    open for them.
+    open for them; `on_log` is told the log messages that come in this exchange.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Fate:
         on_hearing: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.on_hearing = on_hearing
+        self.on_log: Callable[[Mapping[str, Any]], None] | None = None
         self.sent = False
         self.lost: str | None = None
         self.session_gone = False

@@ -4,8 +4,8 @@ here: calls.
 The SDK's task groups must be left by the task that entered them, so each connection is a task of
 its own which opens it, waits for its end and closes it; requests are made by whatever task needs
 one. The connection stands on the SDK's `ClientSession` for the handshake, notifications and
-`subscriptions/listen`, and sends `tools/list` and `tools/call` through the SDK's dispatcher: the
-session would parse the results into its models and drop what it does not know.
+`subscriptions/listen`, and sends all else through the SDK's dispatcher: the session would parse the
+results into its models and drop what it does not know.
 """
 
 import asyncio
@@ -13,11 +13,10 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack, suppress
 from contextvars import Context
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Protocol, cast
 
 import anyio
 import anyio.abc
@@ -46,34 +45,19 @@ from pydantic import ValidationError
 
 from ..domain import errors
 from ..domain.events import Json
+from .upstream_facts import Facts, facts_of
 from .upstream_http import EVENT_BYTES_MAX, FATE, Fate, http_client
-from .upstream_watch import LISTS, TOOLS, Stream, offered_by, topic_of
+from .upstream_settings import UpstreamSettings
+from .upstream_watch import LISTS, Stream, offered_by, topic_of
 from .upstream_wire import Dispatcher, WatchedRead
 
 OPEN_S_MAX = 30.0  # spawning or connecting, and the handshake; the connection has failed after it
+LOG_LEVEL_S_MAX = 5.0  # to be told which log messages are wanted; after it, it was not
 CLOSE_S_MAX = 10.0  # the SDK's own steps (close stdin, SIGTERM, SIGKILL) end sooner
 CLIENT = Implementation(name="outlast", version="0.1.0")
 CLIENT_WIRE = CLIENT.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class UpstreamSettings:
-    """How to reach one upstream: a command to speak to over stdio, or the URL of its Streamable
-    HTTP endpoint.
-
-    A command's process gets a few variables of ours (PATH, HOME and the like), and `env` on top
-    of them.
-    """
-
-    name: str
-    command: Sequence[str] | None = None
-    url: str | None = None
-    era: Literal["auto", "modern", "legacy"] = "auto"
-    env: Mapping[str, str] | None = None
-    cwd: str | None = None
-    headers: Mapping[str, str] | None = None
 
 
 class Asked(Protocol):
@@ -95,6 +79,10 @@ class LinkOwner(Protocol):
         """The server announces a change of one of its lists, or of a resource."""
         ...
 
+    def doubted(self) -> None:
+        """Changes of its lists may have been announced unheard."""
+        ...
+
     def hearing_changed(self) -> None:
         """`hears` of a connection is set, or is set no more."""
         ...
@@ -105,7 +93,8 @@ class Link:
 
     `capabilities` is what a legacy server is told in the handshake; a modern one is told in each
     request. What a legacy server asks goes to `holder`, the one call that holds this connection;
-    without one, it is refused. `hears` is set while what the server announces can come.
+    without one, it is refused. `hears` is set while what the server announces can come. `log_to`
+    takes the log messages of which nothing else tells what they belong to; see `lend`.
     """
 
     def __init__(
@@ -119,22 +108,31 @@ class Link:
         self.holder: Asked | None = None
         self.users = 0
         self.retired = False
-        self.tools_changed = False
+        self.log_to: Callable[[Mapping[str, Json]], None] | None = None
+        self.begun_at = time.monotonic()
         self.opened_at: float | None = None
         self.is_over = False
+        self.facts: Facts  # from its opening on
         self.hears, self.was_heard = asyncio.Event(), False
         self._owner = owner
         self._closing = False
         self._end = anyio.Event()
+        self._log_level: str | None = None
         self._reason: str | None = None
         self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A fresh context: the connection outlives the request that happened to need it first.
         self._task = asyncio.create_task(self._run(), context=Context())
 
-    async def opened(self) -> None:
+    async def opened(self, within_s: float | None = None) -> None:
         """Return once the connection can be used. Raises UpstreamUnavailable when it could not
-        be opened."""
-        await asyncio.shield(self._opened)
+        be opened, or not within so many seconds from its beginning."""
+        left_s = None if within_s is None else self.begun_at + within_s - time.monotonic()
+        try:
+            async with asyncio.timeout(None if left_s is None else max(0.0, left_s)):
+                await asyncio.shield(self._opened)
+        except TimeoutError:
+            reason = f"it has not answered for {within_s:g} s"
+            raise errors.UpstreamUnavailable(self.settings.name, reason) from None
         if self.is_over:
             raise self.unavailable()
 
@@ -148,6 +146,12 @@ class Link:
     def is_modern(self) -> bool:
         """True when the server speaks a protocol version without a handshake."""
         return self._session.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    @property
+    def is_exchanged(self) -> bool:
+        """True when all that belongs to a request comes in the answer to it, and so is told from
+        what belongs to another."""
+        return self.is_modern and self.settings.url is not None
 
     @property
     def is_left(self) -> bool:
@@ -196,6 +200,19 @@ class Link:
         if on_progress is not None:
             options["on_progress"] = on_progress
         return await self._dispatcher.send_raw_request(method, params, options)
+
+    async def set_log_level(self, level: str) -> None:
+        """Tell a legacy server which log messages are wanted on this connection, if it takes that.
+
+        Many that log take it not, and send whatever they have.
+        """
+        if level == self._log_level or "logging" not in self.facts.capabilities:
+            return
+        FATE.set(Fate())  # what fails here is not the fate of the call that follows
+        with suppress(MCPError, TimeoutError):
+            async with asyncio.timeout(LOG_LEVEL_S_MAX):
+                await self.request("logging/setLevel", {"level": level}, {})
+            self._log_level = level
 
     async def caught_up(self, seconds: float) -> None:
         """Return once the server has answered, and so has read what was sent before; or when the
@@ -247,7 +264,7 @@ class Link:
 
     async def _open(self, stack: AsyncExitStack) -> None:
         read, write = await self._transport(stack)
-        self._dispatcher = Dispatcher(WatchedRead(read, self._lose), write, self._ask)
+        self._dispatcher = Dispatcher(WatchedRead(read, self._lose), write, self._ask, self._log)
         self._session = await stack.enter_async_context(
             ClientSession(
                 dispatcher=self._dispatcher,
@@ -257,6 +274,7 @@ class Link:
             )
         )
         await self._negotiate()
+        self.facts = facts_of(self._session)
         if self.is_modern:
             watching = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(watching.cancel_scope.cancel)
@@ -323,6 +341,12 @@ class Link:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
         return await self.holder.ask(method, params)
 
+    def _log(self, params: Mapping[str, Json]) -> None:
+        fate = FATE.get()  # over HTTP, the exchange in which it came
+        tell = self.log_to if fate is None or fate.on_log is None else fate.on_log
+        if tell is not None:
+            tell(params)
+
     async def _hear(self, message: IncomingMessage) -> None:
         topic = topic_of(message)
         if topic and not self.is_modern:  # a modern one tells on streams alone
@@ -330,7 +354,7 @@ class Link:
 
     def _watch_lists(self, tasks: anyio.abc.TaskGroup) -> None:
         if self.lists:
-            stream = Stream(self._session, self.lists, self._tell, on_loss=self._doubt_tools)
+            stream = Stream(self._session, self.lists, self._tell, on_loss=self._owner.doubted)
             tasks.start_soon(stream.run)
             tasks.start_soon(self._note_tried, stream)
         else:
@@ -341,12 +365,7 @@ class Link:
         self._note_hearing(True)
 
     def _tell(self, topic: str) -> None:
-        if topic == TOOLS:
-            self.tools_changed = True
         self._owner.told(topic)
-
-    def _doubt_tools(self) -> None:
-        self.tools_changed = True
 
     def _note_hearing(self, hears: bool) -> None:
         """Of a legacy HTTP server it is known from its stream, and the session ends unnoticed."""
@@ -357,7 +376,7 @@ class Link:
             self.hears.set()  # it offers no stream: it is heard as well as it ever will be
         elif not self.is_over:
             self.hears.clear()
-            self._doubt_tools()
+            self._owner.doubted()
         self._owner.hearing_changed()
 
 

@@ -1,7 +1,8 @@
 """What goes over the wire to an upstream and what it means. Not here: connections, calls.
 
 The SDK's session parses results and requests into its models, which drop what they do not know. So
-`tools/list`, `tools/call` and what a server asks pass it by, on the dispatcher that it stands on.
+lists, calls, what is passed on and what a server asks pass it by, on the dispatcher that it stands
+on.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,26 +20,27 @@ from mcp_types import INTERNAL_ERROR
 
 from ..domain.decisions import Ask
 from ..domain.events import Json
-from ..domain.ports import CallNews, Faulted, LegEnded, Returned, ToolCall
+from ..domain.extension import TASKS_EXTENSION
+from ..domain.ports import CallNews, Faulted, LegEnded, Returned
 
+LOG = "notifications/message"
 ASKS = frozenset({"elicitation/create", "sampling/createMessage", "roots/list"})
-TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
-CALLBACK_KEY = "dev.outlast/callback"
 
 
 class Dispatcher(JSONRPCDispatcher[TransportContext]):
-    """The SDK's dispatcher, with the requests that a client has to answer handed on as they
-    came."""
+    """The SDK's dispatcher, with the requests that a client has to answer and the log messages
+    handed on as they came, the latter in the context of their exchange."""
 
     def __init__(
         self,
         read: "WatchedRead",
         write: Any,
         on_ask: Callable[[str, Mapping[str, Json]], Awaitable[dict[str, Json]]],
+        on_log: Callable[[Mapping[str, Json]], None],
     ) -> None:
         super().__init__(read, write)
-        self._on_ask = on_ask
+        self._on_ask, self._on_log = on_ask, on_log
 
     async def run(
         self,
@@ -59,7 +61,17 @@ class Dispatcher(JSONRPCDispatcher[TransportContext]):
                 return await self._on_ask(method, params or {})
             return await on_request(context, method, params)
 
-        await super().run(route, on_notify, on_notify_intercept, task_status=task_status)
+        async def hear(
+            context: DispatchContext[TransportContext],
+            method: str,
+            params: Mapping[str, Any] | None,
+        ) -> None:
+            if method == LOG:
+                self._on_log(params or {})
+            else:
+                await on_notify(context, method, params)
+
+        await super().run(route, hear, on_notify_intercept, task_status=task_status)
 
 
 class WatchedRead:
@@ -108,17 +120,17 @@ class WatchedRead:
         await self.aclose()
 
 
-def outcome_of(result: dict[str, Json]) -> CallNews:
+def outcome_of(result: dict[str, Json], *, takes_task: bool = False) -> CallNews:
     """What a modern server's result means."""
     kind = result.get("resultType", "complete")
     if kind == "task":
-        return Faulted(INTERNAL_ERROR, "The upstream answered with a task that nobody asked for")
+        return _task_of(result, takes_task=takes_task)
     if kind != "input_required":
         return Returned(result)
     requests = cast("Mapping[str, Any]", result.get("inputRequests") or {})
     try:
         asks = [
-            Ask(name, {"method": request["method"], "params": dict(request.get("params") or {})})
+            Ask(name, _question(request["method"], request.get("params")))
             for name, request in requests.items()
         ]
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -126,12 +138,31 @@ def outcome_of(result: dict[str, Json]) -> CallNews:
     return LegEnded(asks, result.get("requestState"))
 
 
-def forwarded(capabilities: Mapping[str, Json]) -> dict[str, Json]:
-    """What a modern upstream is told of the client: all but the tasks, which end at Outlast."""
+def _task_of(result: dict[str, Json], *, takes_task: bool) -> CallNews:
+    if not takes_task:
+        return Faulted(INTERNAL_ERROR, "The upstream answered with a task that nobody asked for")
+    task_id = result.get("taskId")
+    if not isinstance(task_id, str) or not task_id:
+        return Faulted(INTERNAL_ERROR, "The upstream answered with a task that has no id")
+    return Returned(result)
+
+
+def _question(method: str, params: Mapping[str, Json] | None) -> dict[str, Json]:
+    """One request of a leg. What has no parameters is given none: it is passed on as it came."""
+    return {"method": method} if params is None else {"method": method, "params": dict(params)}
+
+
+def forwarded(capabilities: Mapping[str, Json], *, with_tasks: bool = False) -> dict[str, Json]:
+    """What a modern upstream is told of the client: all but the tasks, which end at Outlast.
+
+    `with_tasks` says that Outlast itself takes the upstream's.
+    """
     told = dict(capabilities)
     extensions = {
         k: v for k, v in dict(told.pop("extensions", None) or {}).items() if k != TASKS_EXTENSION
     }
+    if with_tasks:
+        extensions[TASKS_EXTENSION] = {}
     return {**told, "extensions": extensions} if extensions else told
 
 
@@ -156,24 +187,13 @@ def declares(capabilities: Mapping[str, Json], method: str, params: Mapping[str,
     return "roots" in capabilities
 
 
-def trace_of(call: ToolCall) -> dict[str, str]:
-    """The trace context of the call, as `_meta` and OpenTelemetry carry it."""
-    return {key: value for key, value in (call.trace or {}).items() if key in TRACE_KEYS}
-
-
-def call_params(call: ToolCall, *, modern: bool) -> dict[str, Json]:
-    """The parameters of `tools/call`. Answers and state mean something to a modern server only."""
-    params: dict[str, Json] = {"name": call.tool, "arguments": dict(call.arguments)}
-    if modern and call.answers is not None:
-        params["inputResponses"] = dict(call.answers)
-    if modern and call.request_state is not None:
-        params["requestState"] = call.request_state
-    meta: dict[str, Json] = dict(trace_of(call))
-    if call.callback is not None:
-        meta[CALLBACK_KEY] = dict(call.callback)
-    if meta:
-        params["_meta"] = meta
-    return params
+def needed_for(method: str, params: Mapping[str, Json]) -> dict[str, Json]:
+    """What a client has to declare to be asked this."""
+    if method == "elicitation/create":
+        return {"elicitation": {str(params.get("mode", "form")): {}}}
+    if method == "sampling/createMessage":
+        return {"sampling": {"tools": {}} if "tools" in params else {}}
+    return {"roots": {}}
 
 
 def without_transport_meta(params: Mapping[str, Json]) -> dict[str, Json]:

@@ -37,9 +37,19 @@ USUAL = (Scope.CALL, Scope.WATCH)  # what an ordinary client needs
 # Methods that are not named here are for every caller.
 _SCOPES: Mapping[str, Scope] = {
     "tools/call": Scope.CALL,
+    "resources/list": Scope.CALL,
+    "resources/templates/list": Scope.CALL,
+    "resources/read": Scope.CALL,
+    "prompts/list": Scope.CALL,
+    "prompts/get": Scope.CALL,
+    "completion/complete": Scope.CALL,
     "tasks/update": Scope.CALL,
     "tasks/cancel": Scope.CALL,
     "tasks/get": Scope.WATCH,
+    "tasks/result": Scope.WATCH,  # this and the next three: in sessions of older revisions
+    "tasks/list": Scope.WATCH,
+    "resources/subscribe": Scope.WATCH,
+    "resources/unsubscribe": Scope.WATCH,
     "subscriptions/listen": Scope.WATCH,
     draft.LIST: Scope.WATCH,
     draft.POLL: Scope.WATCH,

@@ -1,40 +1,49 @@
-"""One request as a method sees it: who asks, what they declared, and a way to say how far it is."""
+"""One request as a method sees it: who asks, what they declared, what they are told on the way."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from mcp_types import LOG_LEVEL_META_KEY
+
 from ..domain import draft, extension
 from ..domain.owner import Caller, Owner
-from ..domain.ports import Progress
-from .jsonrpc import RequestId
+from ..domain.ports import Logged, Progress
+from .jsonrpc import RequestId, dumps
 
 IDEMPOTENCY_META_KEY = "dev.outlast/idempotencyKey"
 
-PROGRESS_BACKLOG_MAX = 64  # a client that reads slower than this sees the latest ones only
+Asker = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
+
+NEWS_BACKLOG_MAX = 256  # a client that reads slower than this is told the latest only
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Stateless: all of it comes from this one request (basic protocol, "Statelessness")."""
+    """Stateless: all of it comes from this one request (basic protocol, "Statelessness").
+
+    `headers` is None where what brought the request has none. `ask` puts a question to the client
+    while it waits, where its era has that.
+    """
 
     caller: Caller
     request_id: RequestId
     method: str
     params: Mapping[str, Any]
     capabilities: Mapping[str, Any]
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] | None
+    ask: Asker | None = None
 
     @cached_property
-    def progress(self) -> asyncio.Queue[Progress]:
-        """What is still to be passed on."""
-        return asyncio.Queue(PROGRESS_BACKLOG_MAX)
+    def news(self) -> asyncio.Queue[Progress | Logged]:
+        """What is still to be passed on, in order."""
+        return asyncio.Queue(NEWS_BACKLOG_MAX)
 
     @cached_property
-    def progress_told(self) -> asyncio.Event:
-        """Set by the first progress."""
+    def told(self) -> asyncio.Event:
+        """Set by the first news."""
         return asyncio.Event()
 
     @property
@@ -63,11 +72,29 @@ class Exchange:
         token = self.meta.get("progressToken")
         return token if isinstance(token, str | int) and not isinstance(token, bool) else None
 
-    def tell(self, progress: Progress) -> None:
-        """Pass progress on if the client asked for it; drop the oldest when it does not read."""
-        if self.progress_token is None:
+    @property
+    def wants_news(self) -> bool:
+        """True when the client asked to be told of progress or of log messages."""
+        return self.progress_token is not None or LOG_LEVEL_META_KEY in self.meta
+
+    def tell(self, news: Progress | Logged) -> None:
+        """Pass on what the client asked for; drop the oldest when it does not read."""
+        if isinstance(news, Progress) and self.progress_token is None:
             return
-        if self.progress.full():
-            self.progress.get_nowait()
-        self.progress.put_nowait(progress)
-        self.progress_told.set()
+        if self.news.full():
+            self.news.get_nowait()
+        self.news.put_nowait(news)
+        self.told.set()
+
+    def notification(self, news: Progress | Logged) -> bytes:
+        """The JSON text of the notification that tells this."""
+        if isinstance(news, Logged):
+            method, params = "notifications/message", dict(news.params)
+        else:
+            method = "notifications/progress"
+            params = {"progressToken": self.progress_token, "progress": news.progress}
+            if news.total is not None:
+                params["total"] = news.total
+            if news.message is not None:
+                params["message"] = news.message
+        return dumps({"jsonrpc": "2.0", "method": method, "params": params})

@@ -2,8 +2,11 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
-from ..domain.ports import CallNews, RunningCall
+from ..domain.ports import CallNews, Logged, Progress, RunningCall
+
+Tell = Callable[[Progress | Logged], None]
 
 
 class NewsReader:
@@ -29,6 +32,23 @@ class NewsReader:
     def put_back(self, item: CallNews) -> None:
         """Let the next reader see this item first. Only between `take` and the next `pending`."""
         self._put_back.append(item)
+
+    async def next(self, tell: Tell, give_up_at: float | None = None) -> CallNews | None:
+        """The next item that is not merely to be told; None at the end. Raises TimeoutError, and
+        UpstreamUnavailable when the call broke off.
+        """
+        while True:
+            async with asyncio.timeout_at(give_up_at):
+                await asyncio.wait({self.pending()})
+            item = self.take()
+            if not isinstance(item, Progress | Logged):
+                return item
+            tell(item)
+
+    async def abandon(self) -> None:
+        """Cancel the call, if it is not over, and stop reading."""
+        await self.call.cancel()
+        await self.close()
 
     async def close(self) -> None:
         """Stop reading."""

@@ -53,9 +53,18 @@ class StateSeal:
 
 def call_digest(tool: str, arguments: Mapping[str, Any]) -> str:
     """One digest for one call, whatever the order of its arguments (RFC 8785)."""
+    return _digest({"tool": tool, "arguments": dict(arguments)})
+
+
+def request_digest(method: str, params: Mapping[str, Any]) -> str:
+    """The same for a request of another kind, by what its rounds have in common."""
+    return _digest({"method": method, "params": dict(params)})
+
+
+def _digest(named: dict[str, Any]) -> str:
     try:
-        canonical = rfc8785.dumps({"tool": tool, "arguments": dict(arguments)})
+        canonical = rfc8785.dumps(named)
     except (rfc8785.CanonicalizationError, UnicodeEncodeError):
         # Integers beyond 53 bits and lone surrogates have no RFC 8785 form.
-        canonical = json.dumps({"tool": tool, "arguments": arguments}, sort_keys=True).encode()
+        canonical = json.dumps(named, sort_keys=True).encode()
     return hashlib.sha256(canonical).hexdigest()

@@ -1,9 +1,9 @@
 """`tools/call`: the plain result or a task, by the tool's policy and what this request declares."""
 
 import asyncio
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 from mcp.shared.inbound import validate_mcp_param_headers
@@ -18,7 +18,6 @@ from ...domain.ports import (
     Faulted,
     HeldAsk,
     LegEnded,
-    Progress,
     Returned,
     TaskViews,
     Tool,
@@ -29,17 +28,19 @@ from ...domain.task import Task, evolve
 from ..catalogue import Catalogue
 from ..commands import Commands
 from ..exchange import IDEMPOTENCY_META_KEY, Exchange
+from ..ids import TaskIds
 from ..jsonrpc import Rejection
+from ..legs import is_task, merged_result
 from ..news import NewsReader
 from ..policy import Ask, Policies, Policy, Run
 from ..retention import Retention
-from ..run import merged_result
 from ..sealing import StateSeal, call_digest
 from ..worker import Worker
 from .events import EventMethods
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 256
 INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
+PARAMETERS = frozenset({"name", "arguments", "inputResponses", "requestState", "_meta"})
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
 
@@ -53,8 +54,12 @@ class Call:
     arguments: Mapping[str, Any]
     answers: Mapping[str, Any] | None
     state: str | None
-    digest: str
     webhook: CallWebhook | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """What this call is told from others by; few calls are ever asked for it."""
+        return call_digest(self.tool.name, self.arguments)
 
     @property
     def idempotency_key(self) -> str | None:
@@ -92,7 +97,7 @@ class ToolMethods:
     def __init__(
         self, bench: Bench, catalogue: Catalogue, policies: Policies, seal: StateSeal
     ) -> None:
-        self._bench, self._catalogue = bench, catalogue
+        self._bench, self._catalogue, self._ids = bench, catalogue, TaskIds()
         self._policies, self._seal = policies, seal
 
     async def call(self, exchange: Exchange) -> dict[str, Any]:
@@ -123,15 +128,17 @@ class ToolMethods:
         answers = _object_or_none(params, "inputResponses")
         tool = await self._catalogue.find(name)
         self._check_headers(exchange, tool, arguments)
-        digest = call_digest(tool.name, arguments)
         state = None
         if params.get("requestState") is not None:
+            digest = call_digest(tool.name, arguments)
             state = self._seal.open(params["requestState"], exchange.owner.key, digest)
         _check_key(exchange.meta.get(IDEMPOTENCY_META_KEY))
         policy = self._policies.of(tool.name)
-        return Call(exchange, tool, policy, arguments, answers, state, digest)
+        return Call(exchange, tool, policy, arguments, answers, state)
 
     def _check_headers(self, exchange: Exchange, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        if exchange.headers is None or not self._catalogue.is_mirrored(tool):
+            return
         schema = tool.definition.get("inputSchema")
         refused = validate_mcp_param_headers(schema, arguments, exchange.headers)
         if refused is not None:
@@ -160,30 +167,24 @@ class ToolMethods:
     # --- plain: the upstream's own answer, on this request
 
     async def _plain(self, call: Call) -> dict[str, Any]:
-        reader = NewsReader(await self._bench.upstreams.call(_tool_call(call)))
+        named = {k: v for k, v in call.exchange.params.items() if k not in PARAMETERS}
+        sent = replace(_tool_call(call), more=named)
+        reader = NewsReader(await self._bench.upstreams.call(sent))
         return await self._until_answered(call, reader)
 
     async def _until_answered(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         try:
             while True:
-                item = await self._next(reader, call, None)
+                item = await reader.next(call.exchange.tell)
                 if not isinstance(item, HeldAsk):
                     return self._answer(call, item)
-                item.refuse(decisions.INTERNAL_ERROR, "This call cannot ask the client anything")
+                if (ask := call.exchange.ask) is not None:
+                    item.reply(await ask(item.ask.request))
+                else:
+                    message = "This call cannot ask the client anything"
+                    item.refuse(decisions.INTERNAL_ERROR, message)
         finally:
-            await _abandon(reader)
-
-    async def _next(
-        self, reader: NewsReader, call: Call, give_up_at: float | None
-    ) -> CallNews | None:
-        """The next item that is not progress; None at the end of the news. Raises TimeoutError."""
-        while True:
-            async with asyncio.timeout_at(give_up_at):
-                await asyncio.wait({reader.pending()})
-            item = reader.take()
-            if not isinstance(item, Progress):
-                return item
-            call.exchange.tell(item)
+            await reader.abandon()
 
     def _answer(self, call: Call, item: CallNews | None) -> dict[str, Any]:
         match item:
@@ -209,18 +210,20 @@ class ToolMethods:
 
     async def _begin_plain(self, call: Call) -> dict[str, Any]:
         """Run on this request for `grace`; then the running call itself becomes the task's work."""
-        reader = NewsReader(await self._bench.upstreams.call(_tool_call(call)))
+        takes = self._bench.worker.bench.takes_task(call.tool.upstream, call.tool.upstream_name)
+        sent = replace(_tool_call(call), takes_task=takes)
+        reader = NewsReader(await self._bench.upstreams.call(sent))
         adopted = False
         try:
             give_up_at = asyncio.get_running_loop().time() + call.policy.grace / 1000
             try:
-                item = await self._next(reader, call, give_up_at)
+                item = await reader.next(call.exchange.tell, give_up_at)
             except TimeoutError:
                 adopted = True
                 return await self._adopt(call, reader)
             if self._belongs_to_the_client(call, item):
                 return self._answer(call, item)
-            if isinstance(item, Returned | Faulted):
+            if isinstance(item, Returned | Faulted) and not _is_begun(item):
                 return await self._record(call, item)
             if item is not None:
                 reader.put_back(item)
@@ -228,12 +231,13 @@ class ToolMethods:
             return await self._adopt(call, reader)
         finally:
             if not adopted:
-                await _abandon(reader)
+                await reader.abandon()
 
     def _belongs_to_the_client(self, call: Call, item: CallNews | None) -> bool:
         if isinstance(item, LegEnded):
             return call.policy.ask is Ask.BEFORE
-        return call.policy.run is Run.AUTO and isinstance(item, Returned | Faulted)
+        is_over = isinstance(item, Returned | Faulted) and not _is_begun(item)
+        return call.policy.run is Run.AUTO and is_over
 
     async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         opening = self._opening(call)
@@ -243,12 +247,18 @@ class ToolMethods:
             created = await self._open((opening, *started))
         except errors.QuotaExceeded:
             # It runs already: rather than lose the work, the request waits for its answer.
-            return await self._until_answered(call, reader)
+            answer = await self._until_answered(call, reader)
+            if not is_task(answer):
+                return answer
+            # Nobody would follow what the upstream has made of it.
+            following = self._bench.worker.bench.following
+            await following.disown(task, following.job_in(task, answer))
+            raise
         except BaseException:
-            await _abandon(reader)
+            await reader.abandon()
             raise
         if created is None:
-            await _abandon(reader)
+            await reader.abandon()
             return await self._lost_race(call)
         self._bench.worker.adopt(created, reader)
         return await self._told(created, call)
@@ -279,7 +289,7 @@ class ToolMethods:
     def _opening(self, call: Call) -> events.TaskOpened:
         hints = cast(dict[str, Any], call.tool.definition.get("annotations") or {})
         return events.TaskOpened(
-            task_id=secrets.token_urlsafe(32),
+            task_id=self._ids.new(),
             version=1,
             at=decisions.instant(self._bench.commands.now()),
             owner=call.exchange.owner.key,
@@ -292,7 +302,7 @@ class ToolMethods:
             timeout_ms=call.policy.timeout,
             rerun_is_safe=call.policy.rerun_is_safe(hints),
             idempotency_key=call.idempotency_key,
-            call_digest=call.digest,
+            call_digest=None if call.idempotency_key is None else call.digest,
             trace=call.trace or None,
             carried_answers=call.answers,
             carried_state=call.state,
@@ -342,6 +352,11 @@ class ToolMethods:
         return created_task(task) if push is None else push.created(call.exchange, task)
 
 
+def _is_begun(item: CallNews) -> bool:
+    """Whether the upstream has made a task of its own of the call, which will tell the rest."""
+    return isinstance(item, Returned) and is_task(item.result)
+
+
 def _tool_call(call: Call) -> ToolCall:
     return ToolCall(
         upstream=call.tool.upstream,
@@ -351,12 +366,8 @@ def _tool_call(call: Call) -> ToolCall:
         answers=call.answers,
         request_state=call.state,
         trace=call.trace or None,
+        meta=call.exchange.meta,
     )
-
-
-async def _abandon(reader: NewsReader) -> None:
-    await reader.call.cancel()
-    await reader.close()
 
 
 def _object_or_none(params: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:

@@ -11,6 +11,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from outlast.adapters.announcements import UpstreamAnnouncements
@@ -135,6 +136,24 @@ async def test_a_changed_list_wakes_those_who_listen_to_it_and_nobody_else(
         assert ("added" in names) == (topic == TOOLS)
 
 
+async def test_who_asks_while_a_changed_list_is_read_waits_for_the_new_one(
+    upstream: Upstream,
+) -> None:
+    async with (
+        reached(upstream) as (upstreams, announcements),
+        announcements.listening(frozenset({TOOLS})) as waiter,
+    ):
+        assert await do(upstreams, "add_tool") == "added"
+        await heard(waiter, TOOLS)
+        asked = [asyncio.ensure_future(upstreams.tools())]
+        with anyio.fail_after(WAIT_S):
+            while not asked[0].done():
+                await anyio.lowlevel.checkpoint()
+                asked.append(asyncio.ensure_future(upstreams.tools()))
+            for told in await asyncio.gather(*asked):
+                assert "added" in {known.name for known in told}
+
+
 async def test_an_updated_resource_wakes_those_who_listen_to_it_and_nobody_else(
     upstream: Upstream,
 ) -> None:
@@ -249,9 +268,10 @@ async def test_an_upstream_that_is_down_or_refuses_takes_nothing_from_the_others
         announcements = UpstreamAnnouncements(upstreams)
         await upstreams.tools()
         assert await announcements.offered() == LISTS | {"resourceSubscriptions"}
-        async with announcements.listening(frozenset({A})) as waiter:
+        public = f"announcing+{A}"
+        async with announcements.listening(frozenset({public, f"down+{A}"})) as waiter:
             await do(upstreams, "touch", uri=A)
-            assert await heard(waiter, A) == {A}
+            assert await heard(waiter, public) == {public}
 
 
 async def test_closing_ends_all_that_listens(upstream: Upstream) -> None:

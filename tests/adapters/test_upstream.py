@@ -11,9 +11,10 @@ import anyio.lowlevel
 import pytest
 from opentelemetry import trace
 
-from outlast.adapters import upstream
+from outlast.adapters import upstream_server
 from outlast.adapters.upstream import McpUpstreams
-from outlast.adapters.upstream_wire import call_params, outcome_of, without_transport_meta
+from outlast.adapters.upstream_request import of_tool
+from outlast.adapters.upstream_wire import outcome_of, without_transport_meta
 from outlast.domain import errors
 from outlast.domain.decisions import Ask
 from outlast.domain.ports import (
@@ -279,7 +280,7 @@ class TestLegacyAsks:
     async def test_a_call_for_which_no_connection_is_left_is_not_sent(
         self, legacy_asking: McpUpstreams, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(upstream, "HELD_LINKS_MAX", 1)
+        monkeypatch.setattr(upstream_server, "HELD_LINKS_MAX", 1)
         question = {"question": "?"}
         running = await begin(legacy_asking, "confirm", question, FORM, upstream="asking")
         with pytest.raises(errors.UpstreamUnavailable):
@@ -319,7 +320,8 @@ class TestWire:
 
     def test_the_trace_is_written_down_and_nothing_beside_it(self) -> None:
         call = ToolCall("u", "t", {}, {}, trace={"baggage": "k=v", "other": "no"})
-        assert call_params(call, modern=True)["_meta"] == {"baggage": "k=v"}
+        request = of_tool(call, lambda result: result)
+        assert request.wire(modern=True)["_meta"] == {"baggage": "k=v"}
 
     def test_a_question_is_the_same_whatever_its_transport_adds(self) -> None:
         meta = {"progressToken": 7, "traceparent": "00-1", "dev.example/kept": 1}

@@ -161,7 +161,7 @@ class TestLoss:
         async with McpUpstreams([]) as upstreams:
             with pytest.raises(errors.UpstreamUnavailable):
                 await begin(upstreams, "pid")
-            assert await upstreams.tools() == []
+            assert list(await upstreams.tools()) == []
 
 
 class TestCatalogue:
@@ -207,6 +207,19 @@ class TestCatalogue:
                 await outcome(upstreams, "grow")
                 await until(lambda: lists(upstreams, "grown"))
 
+    async def test_the_catalogue_is_the_same_object_until_a_list_has_changed(self) -> None:
+        given = [stdio("everyday", name="a"), stdio("asking", name="b")]
+        async with McpUpstreams(given) as upstreams:
+            known = await upstreams.tools()
+            names = [tool.name for tool in known]
+            assert await upstreams.tools() is known
+            await outcome(upstreams, "grow", upstream="a")
+            await until(lambda: lists(upstreams, "a_grown"))
+            grown = await upstreams.tools()
+            assert await upstreams.tools() is grown
+            assert [tool.name for tool in known] == names
+            assert {tool.name for tool in grown} == {*names, "a_grown"}
+
     async def test_a_dead_upstream_leaves_the_catalogue(self) -> None:
         port = free_port()
         given = [stdio("asking"), UpstreamSettings("everyday", url=f"http://127.0.0.1:{port}/mcp")]
@@ -225,7 +238,7 @@ class TestCatalogue:
                 "eu",
             ]
 
-    @pytest.mark.parametrize("name", ["a_b", "", "a.b", "x" * 33])
+    @pytest.mark.parametrize("name", ["a_b", "", "a.b", "x" * 33, "1a", "-a", "B"])
     def test_a_name_that_would_blur_a_prefix_is_refused(self, name: str) -> None:
         with pytest.raises(errors.ConfigurationError):
             McpUpstreams(

@@ -9,7 +9,7 @@ from outlast.delivery import bells
 from outlast.delivery.webhook import sender
 from outlast.domain import draft
 from outlast.service import carriers, socket
-from outlast.service.cli import main, processes
+from outlast.service.cli import main, serving
 
 
 def _hurry(name: str, seconds: float) -> None:
@@ -25,7 +25,7 @@ def _hurry(name: str, seconds: float) -> None:
         case "lease":
             sender.LEASE_S = seconds
         case "ping":
-            processes.PING_S = seconds
+            serving.PING_S = seconds
         case _:
             raise LookupError(name)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
-from mcp.shared.inbound import encode_header_value
+from mcp.shared.inbound import NAME_BEARING_METHODS, encode_header_value
 
 from outlast.tests.acceptance.waiting import until
 
@@ -94,7 +94,7 @@ def headers_of(body: Mapping[str, Any]) -> dict[str, str]:
         "mcp-protocol-version": VERSION,
         "mcp-method": encode_header_value(body["method"]),
     }
-    name = body["params"].get("name" if body["method"] == "tools/call" else "taskId")
+    name = body["params"].get(NAME_BEARING_METHODS.get(body["method"], "taskId"))
     if isinstance(name, str):
         headers["mcp-name"] = encode_header_value(name)
     return headers

@@ -5,10 +5,13 @@ when the manifest has changed. A machine without npm, or without a node new enou
 from a failure by `NodeMissing`.
 """
 
+import fcntl
 import hashlib
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,6 +27,12 @@ class NodeMissing(Exception):
 def install(source: Path) -> Path:
     """The folder in which the packages that `source` names are installed. Raises NodeMissing."""
     workspace = ROOT / ".node" / source.name
+    workspace.mkdir(parents=True, exist_ok=True)
+    with _nobody_else_in(workspace):
+        return _installed(source, workspace)
+
+
+def _installed(source: Path, workspace: Path) -> Path:
     stamp = workspace / ".installed"
     wanted = hashlib.sha256(b"".join((source / name).read_bytes() for name in MANIFESTS))
     if stamp.is_file() and stamp.read_text() == wanted.hexdigest():
@@ -31,7 +40,6 @@ def install(source: Path) -> Path:
     npm = shutil.which("npm")
     if npm is None:
         raise NodeMissing("npm is not installed")
-    workspace.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
     for name in MANIFESTS:
         shutil.copyfile(source / name, workspace / name)
@@ -40,6 +48,14 @@ def install(source: Path) -> Path:
     # Written last: an install that was cut short is done again.
     stamp.write_text(wanted.hexdigest())
     return workspace
+
+
+@contextmanager
+def _nobody_else_in(workspace: Path) -> Iterator[None]:
+    """Test files run at once, and several may need the same packages."""
+    with (workspace / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def executable(workspace: Path) -> str:

@@ -3,8 +3,7 @@ port.
 
 python everyday.py                       stdio, both eras python everyday.py --legacy
 stdio, knows the `initialize` handshake only python everyday.py --http 8123
-http://127.0.0.1:8123/mcp, both eras python everyday.py --page-size 2         `tools/list` in
-pages
+http://127.0.0.1:8123/mcp, both eras python everyday.py --page-size 2         lists in pages
 """
 
 import argparse
@@ -34,16 +33,25 @@ async def refuse_modern(ctx: Context, call_next: CallNext) -> HandlerResult:
     return await call_next(ctx)
 
 
+LISTS = {
+    "tools/list": "tools",
+    "resources/list": "resources",
+    "resources/templates/list": "resourceTemplates",
+    "prompts/list": "prompts",
+}
+
+
 def paged(size: int) -> Any:
-    """Middleware: give `tools/list` in pages of `size`."""
+    """Middleware: give lists in pages of `size`."""
 
     async def page(ctx: Context, call_next: CallNext) -> HandlerResult:
-        if ctx.method != "tools/list":
+        key = LISTS.get(ctx.method)
+        if key is None:
             return await call_next(ctx)
         whole: Any = await call_next(ctx)
         start = int((ctx.params or {}).get("cursor", "0"))
-        rest = {"nextCursor": str(start + size)} if start + size < len(whole["tools"]) else {}
-        return {**whole, "tools": whole["tools"][start : start + size], **rest}
+        rest = {"nextCursor": str(start + size)} if start + size < len(whole[key]) else {}
+        return {**whole, key: whole[key][start : start + size], **rest}
 
     return page
 
