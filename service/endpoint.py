@@ -5,17 +5,17 @@ method, capability, parameters. Each step that refuses has created nothing.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, cast
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, Protocol, cast
 
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
+from ..delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch, Receipt
 from ..domain import errors
-from ..domain.ports import Progress
+from ..domain.owner import Caller
 from . import bodies, envelope, jsonrpc, problems
 from .access import Access
 from .carriers import STREAM, STREAM_HEADERS, FrameResponse, disconnected, event
@@ -26,17 +26,31 @@ from .throttle import Throttle
 BODY_BYTES_MAX = 4 * 1024 * 1024
 ID_S_MAX = 1.0  # how long the body of a request that is not served may take to tell its id
 BODY_S_MAX = 30.0  # a body that takes longer to arrive is given up: 408
-QUICK_S = 0.05  # for so long nobody watches whether the client is still there: most answers come
+# So long nobody watches whether the client is still there: most answers come before. Longer than
+# an answer takes under load, when the watching would cost most.
+QUICK_S = 0.25
 STREAM_AFTER_S = 5.0  # an answer that takes longer comes as a stream, if the client reads streams
 KEEP_ALIVE_S = 15.0  # well under the 30 to 60 s after which proxies drop a quiet connection
 
 JSON = "application/json"
-SLOW_METHODS = frozenset({"tools/call"})
-LISTEN = "subscriptions/listen"
+SLOW_METHODS = frozenset({"tools/call", "resources/read", "prompts/get", "completion/complete"})
+LISTEN, INITIALIZE = "subscriptions/listen", "initialize"
 
 Result = bytes | dict[str, Any]
 Method = Callable[[Exchange], Coroutine[Any, Any, Result]]
 Streams = Mapping[str, Callable[[Exchange], Coroutine[Any, Any, OpenWatch]]]
+
+
+class Sessions(Protocol):
+    """Where clients of the `initialize` era go."""
+
+    def opens(self, request: Request) -> bool:
+        """Whether this `initialize` is theirs, and no mistake of another client's."""
+        ...
+
+    def open(self, caller: Caller, body: bytes) -> Response:
+        """Answer it. Raises Rejection."""
+        ...
 
 
 class Endpoint:
@@ -55,8 +69,10 @@ class Endpoint:
         require_task_name: bool,
         streams: Streams | None = None,
         throttle: Throttle | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self._methods, self._listener = methods, listener
+        self._sessions = sessions
         self._streams: Streams = {LISTEN: self._listen, **(streams or {})}
         self._access, self._require_task_name = access, require_task_name
         self._throttle = throttle or Throttle()
@@ -69,18 +85,21 @@ class Endpoint:
         try:
             caller = await self._access.admit(request.headers)
             self._throttle.called(caller.owner.key)
-            message = jsonrpc.parse(await _body(request))
+            message = jsonrpc.parse(body := await _body(request))
             request_id = message.id
             if message.id is None:
                 return self._notified(message)
-            envelope.check(message, request.headers, require_task_name=self._require_task_name)
+            if message.method == INITIALIZE and self._begins_session(request):
+                return cast(Sessions, self._sessions).open(caller, body)
+            headers = envelope.trimmed(request.headers)
+            envelope.check(message, headers, require_task_name=self._require_task_name)
             exchange = Exchange(
                 caller,
                 message.id,
                 message.method,
                 message.params,
                 envelope.capabilities_of(message),
-                request.headers,
+                headers,
             )
             self._access.demand_method(caller, exchange.method, exchange.meta)
             return await self._answer(request, exchange)
@@ -94,9 +113,23 @@ class Endpoint:
                 request_id = await _cheap_id(request)
             return _refusal(request_id, error)
 
+    async def open(self, exchange: Exchange) -> OpenWatch:
+        """Serve a judged request on a connection that carries many: its answer is the last frame.
+
+        Raises Rejection, and what opening a watch raises.
+        """
+        opening = self._streams.get(exchange.method)
+        if opening is not None:
+            return await opening(exchange)
+        work = asyncio.ensure_future(self._method(exchange)(exchange))
+        return _Answering(self._frames(exchange, work), work)
+
+    def _begins_session(self, request: Request) -> bool:
+        return self._sessions is not None and self._sessions.opens(request)
+
     def _notified(self, message: Message) -> Response:
         """This revision has no notification that means anything over HTTP: heard, and no more."""
-        if message.method == "initialize":
+        if message.method == INITIALIZE:
             envelope.check(message, None, require_task_name=False)
         return Response(status_code=202)
 
@@ -104,12 +137,16 @@ class Endpoint:
         opening = self._streams.get(exchange.method)
         if opening is not None:
             return FrameResponse(await opening(exchange), exchange.caller.until)
-        method = self._methods.get(exchange.method)
-        if method is None:
-            raise Rejection(METHOD_NOT_FOUND, f"Method not found: {exchange.method}", status=404)
+        method = self._method(exchange)
         if exchange.method not in SLOW_METHODS:
             return _json(self._respond(exchange.request_id, await method(exchange)))
         return await self._serve(request, exchange, method)
+
+    def _method(self, exchange: Exchange) -> Method:
+        method = self._methods.get(exchange.method)
+        if method is None:
+            raise Rejection(METHOD_NOT_FOUND, f"Method not found: {exchange.method}", status=404)
+        return method
 
     async def _listen(self, exchange: Exchange) -> OpenWatch:
         owner, request_id = exchange.owner.key, exchange.request_id
@@ -119,16 +156,17 @@ class Endpoint:
         )
 
     async def _serve(self, request: Request, exchange: Exchange, method: Method) -> Response:
-        """Wait a while for the answer; then, or at the first progress, go on as a stream."""
+        """Wait a while for the answer; then, or at the first news, go on as a stream."""
         work = asyncio.ensure_future(method(exchange))
         streams = STREAM in request.headers.get("accept", "")
         try:
-            await asyncio.wait({work}, timeout=QUICK_S)
+            if not exchange.wants_news:  # else the first news is waited for as well
+                await asyncio.wait({work}, timeout=QUICK_S)
             is_gone = not work.done() and await _waited_for(work, request, exchange, streams)
         except BaseException:
             await _stop(work)
             raise
-        if work.done():
+        if work.done() and not (streams and exchange.wants_news and exchange.told.is_set()):
             return _json(self._respond(exchange.request_id, work.result()))
         if is_gone:
             await _stop(work)
@@ -137,10 +175,10 @@ class Endpoint:
 
     async def _frames(
         self, exchange: Exchange, work: "asyncio.Future[Result]"
-    ) -> AsyncIterator[bytes]:
-        """Progress, and comments that keep the connection alive, until the answer."""
+    ) -> AsyncGenerator[bytes]:
+        """The news, and empty frames that keep the connection alive, until the answer."""
         while not work.done():
-            news = asyncio.ensure_future(exchange.progress.get())
+            news = asyncio.ensure_future(exchange.news.get())
             try:
                 await asyncio.wait(
                     {work, news}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
@@ -149,12 +187,12 @@ class Endpoint:
                 told = news.done()
                 news.cancel()
             if told:
-                yield event(_progress(exchange, news.result()))
+                yield exchange.notification(news.result())
             elif not work.done():
-                yield event(KEEP_ALIVE)
-        while not exchange.progress.empty():
-            yield event(_progress(exchange, exchange.progress.get_nowait()))
-        yield event(self._outcome(exchange, work))
+                yield KEEP_ALIVE
+        while not exchange.news.empty():
+            yield exchange.notification(exchange.news.get_nowait())
+        yield self._outcome(exchange, work)
 
     def _outcome(self, exchange: Exchange, work: "asyncio.Future[Result]") -> bytes:
         try:
@@ -179,11 +217,29 @@ class Endpoint:
         return jsonrpc.dumps({"resultType": "complete", **result, "_meta": meta})
 
 
+class _Answering:
+    """`OpenWatch` over the news of one request and its answer."""
+
+    receipt = Receipt(())
+
+    def __init__(self, frames: AsyncGenerator[bytes], work: "asyncio.Future[Result]") -> None:
+        self._frames, self._work = frames, work
+
+    def frames(self) -> AsyncGenerator[bytes]:
+        """See `OpenWatch.frames`."""
+        return self._frames
+
+    async def close(self) -> None:
+        """See `OpenWatch.close`."""
+        await _stop(self._work)
+
+
 class _Stream(StreamingResponse):
     """A stream that takes its work with it, even when its reader goes before the first frame."""
 
     def __init__(self, frames: AsyncIterator[bytes], work: "asyncio.Future[Result]") -> None:
-        super().__init__(frames, media_type=STREAM, headers=STREAM_HEADERS)
+        events = (event(frame) async for frame in frames)
+        super().__init__(events, media_type=STREAM, headers=STREAM_HEADERS)
         self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -225,15 +281,6 @@ def _json(body: bytes) -> Response:
     return Response(body, media_type=JSON)
 
 
-def _progress(exchange: Exchange, news: Progress) -> bytes:
-    params: dict[str, Any] = {"progressToken": exchange.progress_token, "progress": news.progress}
-    if news.total is not None:
-        params["total"] = news.total
-    if news.message is not None:
-        params["message"] = news.message
-    return jsonrpc.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-
-
 async def _waited_for(
     work: "asyncio.Future[Result]", request: Request, exchange: Exchange, streams: bool
 ) -> bool:
@@ -242,7 +289,7 @@ async def _waited_for(
     True when there is nobody left to answer.
     """
     gone = asyncio.ensure_future(disconnected(request.receive))
-    told = asyncio.ensure_future(exchange.progress_told.wait())
+    told = asyncio.ensure_future(exchange.told.wait())
     try:
         await asyncio.wait(
             {work, gone, told} if streams else {work, gone},

@@ -1,7 +1,7 @@
 """What every request must carry, whatever brings it: version, capabilities, matching headers."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from mcp.shared.inbound import (
     InboundLadderRejection,
@@ -11,8 +11,12 @@ from mcp.shared.inbound import (
 )
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
     HEADER_MISMATCH,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
+    LoggingLevel,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
@@ -20,6 +24,7 @@ from starlette.datastructures import Headers
 from ..domain import errors
 from .jsonrpc import Message, Rejection
 
+_LOG_LEVELS: tuple[str, ...] = get_args(LoggingLevel)
 TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
@@ -28,7 +33,7 @@ def check(message: Message, headers: Headers | None, *, require_task_name: bool)
 
     Raises Rejection with the code that the specification names.
     """
-    if message.method == "initialize":
+    if message.method == "initialize" and not _is_enveloped(message):
         raise _speaks_modern_only(message)
     doubled = find_duplicated_routing_header(headers.items()) if headers is not None else None
     if doubled is not None:
@@ -36,8 +41,14 @@ def check(message: Message, headers: Headers | None, *, require_task_name: bool)
     verdict = classify_inbound_request(message.body, headers=headers)
     if isinstance(verdict, InboundLadderRejection):
         raise Rejection(verdict.code, verdict.message, data=verdict.data)
+    _check_meta(message.params["_meta"])
     if headers is not None and message.method in TASK_METHODS:
         _check_task_name(headers.get("mcp-name"), message, required=require_task_name)
+
+
+def trimmed(headers: Headers) -> Headers:
+    """The same without white space around the values: the HTTP parser leaves what ends them."""
+    return Headers(raw=[(name, value.strip(b" \t")) for name, value in headers.raw])
 
 
 def capabilities_of(message: Message) -> Mapping[str, Any]:
@@ -46,6 +57,31 @@ def capabilities_of(message: Message) -> Mapping[str, Any]:
     if not isinstance(declared, dict):
         raise errors.InvalidCall(f"{CLIENT_CAPABILITIES_META_KEY} must be an object")
     return cast(Mapping[str, Any], declared)
+
+
+def _is_enveloped(message: Message) -> bool:
+    """Whether a client of this revision sent it, for which it is a method like any unknown one."""
+    meta = message.params.get("_meta")
+    return isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta
+
+
+def _check_meta(meta: Mapping[str, Any]) -> None:
+    """The rest of the envelope, whether anybody reads it here or not. Raises InvalidCall."""
+    client = meta.get(CLIENT_INFO_META_KEY)
+    if client is not None and not _is_implementation(client):
+        raise errors.InvalidCall(f"{CLIENT_INFO_META_KEY} must have a name and a version")
+    token = meta.get("progressToken", 0)
+    if not isinstance(token, str | int) or isinstance(token, bool):
+        raise errors.InvalidCall("progressToken must be a string or an integer")
+    if LOG_LEVEL_META_KEY in meta and meta[LOG_LEVEL_META_KEY] not in _LOG_LEVELS:
+        raise errors.InvalidCall(f"{LOG_LEVEL_META_KEY} must be one of {', '.join(_LOG_LEVELS)}")
+
+
+def _is_implementation(given: Any) -> bool:
+    if not isinstance(given, dict):
+        return False
+    told = cast(Mapping[str, Any], given)
+    return isinstance(told.get("name"), str) and isinstance(told.get("version"), str)
 
 
 def _check_task_name(given: str | None, message: Message, *, required: bool) -> None:

@@ -10,7 +10,14 @@ import anyio
 from mcp.server.mcpserver import Context, Elicit, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
-from mcp_types import ToolAnnotations
+from mcp_types import (
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+    ResourceTemplateReference,
+    ToolAnnotations,
+)
 from pydantic import BaseModel
 
 STEPS = 5
@@ -73,6 +80,34 @@ async def count(path: str) -> str:
     with Path(path).open("a") as lines:
         lines.write("called\n")
     return str(len(Path(path).read_text().splitlines()))
+
+
+@mcp.resource("notes://today", mime_type="text/plain")
+async def today() -> str:
+    """What is to be done."""
+    return "Water the plants"
+
+
+@mcp.resource("notes://day/{day}", mime_type="text/plain")
+async def note(day: str) -> str:
+    """What was to be done that day."""
+    return f"Nothing on {day}"
+
+
+@mcp.prompt()
+async def explain(topic: str) -> str:
+    """Asks for an explanation."""
+    return f"Explain {topic}"
+
+
+@mcp.completion()
+async def topics(
+    ref: PromptReference | ResourceTemplateReference,
+    argument: CompletionArgument,
+    context: CompletionContext | None,
+) -> Completion:
+    values = [topic for topic in ("boats", "bridges", "trains") if topic.startswith(argument.value)]
+    return Completion(values=values, total=len(values), has_more=False)
 
 
 if __name__ == "__main__":

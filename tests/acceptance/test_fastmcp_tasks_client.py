@@ -9,6 +9,7 @@ import pytest
 from fastmcp import Client
 from fastmcp.exceptions import ToolError
 from fastmcp_tasks import ToolTask, call_tool_task
+from mcp_types import TextContent, TextResourceContents
 
 from outlast.tests.acceptance.waiting import until_file_says
 
@@ -61,6 +62,21 @@ async def called(client: Client[Any], tool: str, **arguments: Any) -> Any:
 
 async def test_an_ordinary_call_is_driven_as_a_task_to_its_result(client: Client[Any]):
     assert await called(client, "slow_echo", text="hi") == "hi"
+
+
+@pytest.mark.promise("real-clients-see-the-upstream")
+async def test_what_is_not_a_tool_is_listed_and_read_too(client: Client[Any]):
+    (resource,) = await client.list_resources()
+    (template,) = await client.list_resource_templates()
+    (prompt,) = await client.list_prompts()
+    assert (template.uri_template, prompt.name) == ("notes://day/{day}", "explain")
+    (contents,) = await client.read_resource(resource.uri)
+    expected = TextResourceContents(
+        uri="notes://today", mime_type="text/plain", text="Water the plants"
+    )
+    assert contents == expected
+    (message,) = (await client.get_prompt(prompt.name, {"topic": "bridges"})).messages
+    assert message.content == TextContent(text="Explain bridges")
 
 
 async def test_a_call_becomes_a_task_that_works_and_then_completes(client: Client[Any]):

@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, PromptReference
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")]
 
@@ -69,6 +69,36 @@ async def test_the_connection_is_modern_and_needs_no_session(client: Client):
 async def test_the_tools_are_listed_as_the_upstream_describes_them(client: Client, plain: Client):
     listed, described = await client.list_tools(), await plain.list_tools()
     assert listed.tools == described.tools
+
+
+@pytest.mark.promise("real-clients-see-the-upstream")
+async def test_resources_templates_and_prompts_are_listed_as_the_upstream_describes_them(
+    client: Client, plain: Client
+):
+    assert (await client.list_resources()).resources == (await plain.list_resources()).resources
+    listed, described = (
+        await client.list_resource_templates(),
+        await plain.list_resource_templates(),
+    )
+    assert listed.resource_templates == described.resource_templates
+    assert (await client.list_prompts()).prompts == (await plain.list_prompts()).prompts
+
+
+@pytest.mark.promise("real-clients-see-the-upstream")
+@pytest.mark.parametrize("uri", ["notes://today", "notes://day/monday"])
+async def test_a_resource_is_read_as_the_upstream_reads_it(client: Client, plain: Client, uri: str):
+    read, expected = await client.read_resource(uri), await plain.read_resource(uri)
+    assert read.contents == expected.contents
+
+
+@pytest.mark.promise("real-clients-see-the-upstream")
+async def test_a_prompt_and_its_completion_are_the_upstreams_own(client: Client, plain: Client):
+    asked: dict[str, Any] = {"name": "explain", "arguments": {"topic": "bridges"}}
+    got, expected = await client.get_prompt(**asked), await plain.get_prompt(**asked)
+    assert got.messages == expected.messages
+    ref, typed = PromptReference(name="explain"), {"name": "topic", "value": "b"}
+    completed = await client.complete(ref, typed)
+    assert completed.completion == (await plain.complete(ref, typed)).completion
 
 
 async def test_a_tool_whose_calls_are_tasks_gives_its_plain_result(client: Client):

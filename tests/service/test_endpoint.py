@@ -17,11 +17,11 @@ from starlette.routing import Route
 from outlast.adapters.identity import LocalIdentity
 from outlast.delivery.port import ListenRequest, OpenWatch
 from outlast.domain import errors
-from outlast.domain.ports import Progress
-from outlast.service import endpoint, settings
+from outlast.domain.ports import Logged, Progress
+from outlast.service import endpoint, hosting
 from outlast.service.access import Access
-from outlast.service.cli import processes
-from outlast.service.exchange import PROGRESS_BACKLOG_MAX, Exchange
+from outlast.service.cli import serving
+from outlast.service.exchange import NEWS_BACKLOG_MAX, Exchange
 from outlast.service.guard import Guard
 from outlast.tests.support.mcp import RawClient, Reply, envelope, headers_of, http_client
 
@@ -69,7 +69,7 @@ DONE = {"content": [{"type": "text", "text": "done"}]}
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes seconds and minutes takes a moment."""
-    for name in ("STREAM_AFTER_S", "KEEP_ALIVE_S", "BODY_S_MAX"):
+    for name in ("QUICK_S", "STREAM_AFTER_S", "KEEP_ALIVE_S", "BODY_S_MAX"):
         monkeypatch.setattr(endpoint, name, SOON_S)
 
 
@@ -106,16 +106,37 @@ async def test_a_method_that_is_quick_by_nature_is_never_a_stream():
     assert not reply.is_stream
 
 
+@pytest.mark.promise("logs-reach-their-own-request")
+@pytest.mark.parametrize("accept", [BOTH, JSON_ONLY])
+async def test_what_is_told_before_the_answer_comes_before_it(accept: str):
+    async def talks(exchange: Exchange) -> dict[str, Any]:
+        exchange.tell(Progress(1, None, None))
+        exchange.tell(Logged({"level": "info", "data": 2, "x-unknown": None}))
+        exchange.tell(Progress(3, None, None))
+        return DONE
+
+    logging = {"io.modelcontextprotocol/logLevel": "info"}
+    async with served(talks) as client:
+        for own, kept in (({**logging, "progressToken": 0}, [1, 2, 3]), (logging, [2])):
+            body = envelope("tools/call", {"name": "t", "arguments": {}}, meta=own)
+            *told, answer = (await client.send(body, accept=accept)).messages
+            said = [m["params"].get("progress", m["params"].get("data")) for m in told]
+            assert said == (kept if accept == BOTH else [])
+            logs = [m["params"] for m in told if m["method"] == "notifications/message"]
+            assert logs == [{"level": "info", "data": 2, "x-unknown": None}][: len(told)]
+            assert answer["result"]["content"] == DONE["content"]
+
+
 async def test_of_more_progress_than_is_read_the_latest_is_told():
     async def talks(exchange: Exchange) -> dict[str, Any]:
-        for step in range(10 * PROGRESS_BACKLOG_MAX):
+        for step in range(10 * NEWS_BACKLOG_MAX):
             exchange.tell(Progress(step, None, None))
         return await slowly(exchange)
 
     async with served(talks) as client:
         *told, answer = (await call(client, token="p")).messages
     steps = [message["params"]["progress"] for message in told]
-    assert steps == list(range(9 * PROGRESS_BACKLOG_MAX, 10 * PROGRESS_BACKLOG_MAX))
+    assert steps == list(range(9 * NEWS_BACKLOG_MAX, 10 * NEWS_BACKLOG_MAX))
     assert answer["result"]["content"] == DONE["content"]
 
 
@@ -200,7 +221,7 @@ async def test_a_body_that_does_not_come_is_given_up():
 def test_no_answer_waits_for_the_acknowledgement_of_its_first_packet():
     # The one place that makes the socket that is listened on.
     with (
-        processes._listening(settings.load({"port": 0}, {})) as listener,
+        serving.prepared(hosting.listener_on("127.0.0.1", 0, 1)) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):

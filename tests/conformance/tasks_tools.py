@@ -1,21 +1,18 @@
-"""An ordinary MCP server with the tools that the official suite names. It has never heard of tasks.
+"""The tools that the suite's `tasks-*` scenarios name. They have never heard of tasks.
 
-Outlast stands in front of it, and `outlast.toml` alone says which of these tools become tasks.
-Started over stdio: `python fixture_server.py`.
+`everything_server.py` offers them with all the rest; `outlast.toml` alone says which become tasks.
 """
 
 from typing import Annotated
 
 import anyio
-from mcp.server.mcpserver import Elicit, MCPServer, Resolve
+from mcp.server.mcpserver import Elicit, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 from pydantic import BaseModel, Field
 
 SECONDS_MAX = 300.0  # the suite asks for 60 s at most, and cancels those
-
-mcp = MCPServer("conformance-fixture")
 
 
 class Name(BaseModel):
@@ -53,13 +50,11 @@ async def second() -> Elicit[NamedConfirmation]:
     return Elicit("Who goes second?", NamedConfirmation)
 
 
-@mcp.tool()
 async def greet(name: str) -> str:
     """Greets by name, at once."""
     return f"Hello, {name}!"
 
 
-@mcp.tool()
 async def slow_compute(
     seconds: Annotated[float, Field(ge=0, le=SECONDS_MAX)], label: str = "compute"
 ) -> str:
@@ -68,26 +63,22 @@ async def slow_compute(
     return f"{label}: computed for {seconds:g} s"
 
 
-@mcp.tool()
 async def failing_job() -> str:
     """Runs for a second and then reports a failure of its own."""
     await anyio.sleep(1)  # noqa: TID251 a tool that takes a while is meant
     raise ToolError("The job ran and failed")
 
 
-@mcp.tool()
 async def protocol_error_job() -> str:
     """Ends in a JSON-RPC error instead of a result."""
     raise MCPError(code=INTERNAL_ERROR, message="The job broke the server")
 
 
-@mcp.tool()
 async def confirm_delete(filename: str, answer: Annotated[Confirmation, Resolve(sure)]) -> str:
     """Asks before it deletes."""
     return f"Deleted {filename}" if answer.confirm else f"Kept {filename}"
 
 
-@mcp.tool()
 async def multi_input(
     one: Annotated[NamedConfirmation, Resolve(first)],
     two: Annotated[NamedConfirmation, Resolve(second)],
@@ -96,11 +87,17 @@ async def multi_input(
     return f"{one.name}, then {two.name}"
 
 
-@mcp.tool()
 async def test_tool_with_task(user: Annotated[Name, Resolve(who)]) -> str:
     """Asks for a name and then does the work."""
     return f"Worked for {user.name}"
 
 
-if __name__ == "__main__":
-    mcp.run()
+TOOLS = (
+    greet,
+    slow_compute,
+    failing_job,
+    protocol_error_job,
+    confirm_delete,
+    multi_input,
+    test_tool_with_task,
+)
