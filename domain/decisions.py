@@ -4,6 +4,7 @@ The rules that hold whoever asks:
 - terminal is final: nothing follows after completed, failed or cancelled;
 - a worker's wish names its attempt, and a stale attempt is refused;
 - what a job elsewhere calls back names the attempt too, and counts once for each callback's id;
+- what a look at a job found names it as well, and counts only if it is new;
 - input keys are minted here, `in-1`, `in-2` …, and never reused in a task's life;
 - an answer to a key that is unknown, answered or withdrawn is ignored;
 - once the owner wants it stopped, nothing more is asked and no further leg begins;
@@ -26,7 +27,6 @@ STREAM_EVENTS_RESERVED = 8  # kept free, so that a full task can still be lost, 
 LOSSES_MAX = 5  # workers lost in a row by one leg before giving up: the task may be what kills them
 END_GRACE_MS = 300_000  # a terminal task stays readable at least this long,
 END_GRACE_POLLS = 3  # and for so many of its own poll intervals
-PROGRESS_EVERY = timedelta(seconds=1)  # of one job elsewhere, which is told when it was too soon
 EXTENSION_MS_MIN = 60_000  # a running task's time to live grows by at least this much at once
 
 INTERNAL_ERROR = -32603
@@ -42,7 +42,7 @@ class Ask:
 
 def instant(now: datetime) -> str:
     """RFC 3339 in UTC with milliseconds; these strings compare as their instants do."""
-    return now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+    return now.astimezone(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def failure(reason: str, message: str) -> dict[str, Json]:
@@ -62,7 +62,7 @@ def start_work(task: Task, worker: str, now: datetime) -> Events:
         raise errors.TaskNotRunnable
     if is_expired(task, now):
         return expire(task, now)
-    return (events.WorkStarted(*_next(task, now), attempt=task.attempt + 1, worker=worker),)
+    return (events.WorkStarted(*next_fields(task, now), attempt=task.attempt + 1, worker=worker),)
 
 
 def report_progress(  # noqa: PLR0913, PLR0917 - the fields of one event, and the instant
@@ -79,52 +79,32 @@ def report_progress(  # noqa: PLR0913, PLR0917 - the fields of one event, and th
     Callbacks may overtake each other: one that is behind what is recorded is not recorded either.
     Raises TaskAlreadyEnded, StaleAttempt.
     """
-    if _is_heard(task, attempt, callback_id) or _is_full(task):
+    if _is_heard(task, attempt, callback_id) or is_full(task):
         return ()
     if callback_id is not None and task.progress is not None and progress < task.progress:
         return ()
     return (
-        events.ProgressReported(*_next(task, now), attempt, progress, total, message, callback_id),
+        events.ProgressReported(
+            *next_fields(task, now), attempt, progress, total, message, callback_id
+        ),
     )
 
 
 def delegate(task: Task, attempt: int, until: datetime | None, now: datetime) -> Events:
     """The tool started a job elsewhere that has time until then. Nobody can be told to stop it.
 
-    So after a cancel request the task ends here. The time to live is made to outlast the job.
-    Raises TaskAlreadyEnded, StaleAttempt.
+    So after a cancel request the task ends here. Raises TaskAlreadyEnded, StaleAttempt.
     """
-    _refuse_stale(task, attempt)
+    refuse_stale(task, attempt)
     if task.cancel_requested:
-        return (_cancelled(task, now),)
+        return (cancelled(task, now),)
     end = None if until is None else instant(until)
-    given = events.WorkDelegated(*_next(task, now), attempt, end)
-    after = evolve(task, given)
-    expires_at = task.expires_at
-    if expires_at is None or until is None or expires_at >= until or _is_full(after):
-        return (given,)
-    ttl_ms = _age_ms(task, until) + EXTENSION_MS_MIN
-    return (given, events.TtlChanged(*_next(after, now), ttl_ms=ttl_ms))
+    return outlasting(task, events.WorkDelegated(*next_fields(task, now), attempt, end), until, now)
 
 
 def is_overdue(task: Task, now: datetime) -> bool:
     """True once a job elsewhere has had its time."""
     return task.delegated_until is not None and now >= task.delegated_until
-
-
-def end_overdue(task: Task, now: datetime) -> Events:
-    """A job elsewhere that has not called back in its time has failed; nothing follows before."""
-    if not is_overdue(task, now):
-        return ()
-    return (_failed(task, failure("timeout", "The job did not finish within its time limit"), now),)
-
-
-def is_too_soon(task: Task, now: datetime) -> bool:
-    """True while progress was told so lately that a job's next is not to be recorded yet."""
-    if task.progress_at is None:
-        return False
-    last = datetime.fromisoformat(task.progress_at)
-    return last <= now < last + PROGRESS_EVERY
 
 
 def finish_leg(
@@ -136,7 +116,7 @@ def finish_leg(
     for nobody could ever answer it. After a cancel request the task ends here: to park it would
     ask the owner for something that is not wanted. Raises TaskAlreadyEnded, StaleAttempt.
     """
-    _refuse_stale(task, attempt)
+    refuse_stale(task, attempt)
     if not asks and request_state is None:
         return fail(
             task,
@@ -145,15 +125,15 @@ def finish_leg(
             now,
         )
     if task.cancel_requested:
-        return (_cancelled(task, now),)
-    if _is_full(task):
-        return _fail_full(task, now)
+        return (cancelled(task, now),)
+    if is_full(task):
+        return fail_full(task, now)
     reached = events.CheckpointReached(
-        *_next(task, now), attempt, leg=task.leg + 1, request_state=request_state
+        *next_fields(task, now), attempt, leg=task.leg + 1, request_state=request_state
     )
     if not asks:
         return (reached,)
-    return (reached, _request(evolve(task, reached), attempt, asks, now, held=False))
+    return (reached, asking(evolve(task, reached), attempt, asks, now, held=False))
 
 
 def ask(task: Task, attempt: int, wanted: Ask, occurrence: int, now: datetime) -> Events:
@@ -164,14 +144,14 @@ def ask(task: Task, attempt: int, wanted: Ask, occurrence: int, now: datetime) -
     question with its answer or still waiting. Raises TaskAlreadyEnded, StaleAttempt, StreamFull,
     and TaskNotRunnable after a cancel request.
     """
-    _refuse_stale(task, attempt)
+    refuse_stale(task, attempt)
     if asked(task, wanted, occurrence) is not None:
         return ()
     if task.cancel_requested:
         raise errors.TaskNotRunnable
-    if _is_full(task):
+    if is_full(task):
         raise errors.StreamFull
-    return (_request(task, attempt, [wanted], now, held=True),)
+    return (asking(task, attempt, [wanted], now, held=True),)
 
 
 def asked(task: Task, wanted: Ask, occurrence: int) -> Question | None:
@@ -192,19 +172,19 @@ def receive_input(task: Task, answers: Mapping[str, Json], now: datetime) -> Eve
     accepted = {key: answer for key, answer in answers.items() if key in waiting}
     if not accepted:
         return ()
-    if _is_full(task) and len(accepted) < len(waiting):
-        return _fail_full(task, now)
-    return (events.InputReceived(*_next(task, now), accepted),)
+    if is_full(task) and len(accepted) < len(waiting):
+        return fail_full(task, now)
+    return (events.InputReceived(*next_fields(task, now), accepted),)
 
 
 def request_cancel(task: Task, now: datetime) -> Events:
     """The owner wants it stopped. Idempotent; a task that nobody runs is cancelled at once."""
     if task.status.is_terminal:
         return ()
-    if task.is_running:
-        return () if task.cancel_requested else (events.CancelRequested(*_next(task, now)),)
-    wanted = events.CancelRequested(*_next(task, now))
-    return (wanted, _cancelled(evolve(task, wanted), now))
+    if task.is_running or task.is_followed:
+        return () if task.cancel_requested else (events.CancelRequested(*next_fields(task, now)),)
+    wanted = events.CancelRequested(*next_fields(task, now))
+    return (wanted, cancelled(evolve(task, wanted), now))
 
 
 def complete(
@@ -221,7 +201,7 @@ def complete(
     if _is_heard(task, attempt, callback_id):
         return ()
     ttl_ms = _ttl_at_end(task, now)
-    return (events.TaskCompleted(*_next(task, now), ttl_ms, result, callback_id),)
+    return (events.TaskCompleted(*next_fields(task, now), ttl_ms, result, callback_id),)
 
 
 def fail(
@@ -234,7 +214,7 @@ def fail(
     """The call ended in a JSON-RPC error. Raises TaskAlreadyEnded, StaleAttempt."""
     if _is_heard(task, attempt, callback_id):
         return ()
-    return (_failed(task, error, now, callback_id),)
+    return (failed(task, error, now, callback_id),)
 
 
 def stop(task: Task, attempt: int, now: datetime) -> Events:
@@ -242,10 +222,10 @@ def stop(task: Task, attempt: int, now: datetime) -> Events:
 
     Raises TaskAlreadyEnded, StaleAttempt, and TaskNotRunnable when nobody asked for it.
     """
-    _refuse_stale(task, attempt)
+    refuse_stale(task, attempt)
     if not task.cancel_requested:
         raise errors.TaskNotRunnable
-    return (_cancelled(task, now),)
+    return (cancelled(task, now),)
 
 
 def lose_work(
@@ -257,17 +237,17 @@ def lose_work(
     A worker that was told to stop does not count towards LOSSES_MAX.
     Raises TaskAlreadyEnded, StaleAttempt.
     """
-    _refuse_stale(task, attempt)
-    lost = events.WorkLost(*_next(task, now), attempt, why, was_told=was_told)
+    refuse_stale(task, attempt)
+    lost = events.WorkLost(*next_fields(task, now), attempt, why, was_told=was_told)
     after = evolve(task, lost)
     if task.cancel_requested:
-        return (lost, _cancelled(after, now))
+        return (lost, cancelled(after, now))
     if not (task.opened.rerun_is_safe or task.has_checkpoint):
         message = f"The worker was lost ({why}); this tool is not known to be safe to run again"
-        return (lost, _failed(after, failure("worker_lost", message), now))
-    if after.losses >= LOSSES_MAX or _is_full(after):
+        return (lost, failed(after, failure("worker_lost", message), now))
+    if after.losses >= LOSSES_MAX or is_full(after):
         message = f"The worker was lost {after.losses} times in a row; giving up"
-        return (lost, _failed(after, failure("worker_lost", message), now))
+        return (lost, failed(after, failure("worker_lost", message), now))
     return (lost,)
 
 
@@ -276,13 +256,13 @@ def withdraw_work(task: Task, attempt: int, why: str, now: datetime) -> Events:
 
     Raises TaskAlreadyEnded, StaleAttempt.
     """
-    _refuse_stale(task, attempt)
-    lost = events.WorkLost(*_next(task, now), attempt, why, was_sent=False)
+    refuse_stale(task, attempt)
+    lost = events.WorkLost(*next_fields(task, now), attempt, why, was_sent=False)
     after = evolve(task, lost)
     if task.cancel_requested:
-        return (lost, _cancelled(after, now))
-    if _is_full(after):
-        return (lost, *_fail_full(after, now))
+        return (lost, cancelled(after, now))
+    if is_full(after):
+        return (lost, *fail_full(after, now))
     return (lost,)
 
 
@@ -291,13 +271,13 @@ def extend_ttl(task: Task, attempt: int, now: datetime) -> Events:
 
     A call that waits for the client gets none: it has as long as the client was told.
     """
-    _refuse_stale(task, attempt)
-    if task.ttl_ms is None or task.opened.ttl_ms is None or task.outstanding or _is_full(task):
+    refuse_unheld(task, attempt)
+    if task.ttl_ms is None or task.opened.ttl_ms is None or task.outstanding or is_full(task):
         return ()
     age_ms, more_ms = _age_ms(task, now), max(task.opened.ttl_ms, EXTENSION_MS_MIN)
     if task.ttl_ms - age_ms > more_ms // 2:
         return ()
-    return (events.TtlChanged(*_next(task, now), ttl_ms=age_ms + more_ms),)
+    return (events.TtlChanged(*next_fields(task, now), ttl_ms=age_ms + more_ms),)
 
 
 def is_expired(task: Task, now: datetime) -> bool:
@@ -309,9 +289,9 @@ def expire(task: Task, now: datetime) -> Events:
     """The time to live ended first.
 
     A running attempt is left alone unless it waits for the client: its worker extends the time, or
-    is lost. So is a job elsewhere as long as it has time of its own.
+    is lost. So is a job elsewhere as long as it has time of its own, and one that is looked at.
     """
-    is_at_work = task.is_running and not task.outstanding
+    is_at_work = (task.is_running or task.is_followed) and not task.outstanding
     if task.status.is_terminal or is_at_work or not is_expired(task, now):
         return ()
     if task.delegated_until is not None and not is_overdue(task, now):
@@ -325,38 +305,52 @@ def remove(task: Task, now: datetime) -> Events:
     return () if task.status.is_terminal else (_expired(task, "removed", why, now),)
 
 
-def _request(
+def outlasting(task: Task, given: TaskEvent, until: datetime | None, now: datetime) -> Events:
+    """The work given on, and a time to live that lasts until its end."""
+    after, expires_at = evolve(task, given), task.expires_at
+    if expires_at is None or until is None or expires_at >= until or is_full(after):
+        return (given,)
+    ttl_ms = _age_ms(task, until) + EXTENSION_MS_MIN
+    return (given, events.TtlChanged(*next_fields(after, now), ttl_ms=ttl_ms))
+
+
+def asking(
     task: Task, attempt: int, asks: Sequence[Ask], now: datetime, *, held: bool
 ) -> events.InputRequested:
+    """These questions, under keys of our own."""
     first = len(task.questions) + 1
     questions = {
         f"in-{number}": {"name": wanted.name, "request": dict(wanted.request)}
         for number, wanted in enumerate(asks, first)
     }
-    return events.InputRequested(*_next(task, now), attempt, held=held, questions=questions)
+    return events.InputRequested(*next_fields(task, now), attempt, held=held, questions=questions)
 
 
-def _failed(
+def failed(
     task: Task, error: Mapping[str, Json], now: datetime, callback_id: str | None = None
 ) -> events.TaskFailed:
-    return events.TaskFailed(*_next(task, now), _ttl_at_end(task, now), error, callback_id)
+    """The end by an error."""
+    return events.TaskFailed(*next_fields(task, now), _ttl_at_end(task, now), error, callback_id)
 
 
 def _expired(task: Task, reason: str, message: str, now: datetime) -> events.TaskExpired:
     error = failure(reason, message)
-    return events.TaskExpired(*_next(task, now), ttl_ms=_ttl_at_end(task, now), error=error)
+    return events.TaskExpired(*next_fields(task, now), ttl_ms=_ttl_at_end(task, now), error=error)
 
 
-def _fail_full(task: Task, now: datetime) -> Events:
+def fail_full(task: Task, now: datetime) -> Events:
+    """The end of a task whose stream has no room for what must follow."""
     message = f"The task needs more than {STREAM_EVENTS_MAX} events"
-    return (_failed(task, failure("too_many_events", message), now),)
+    return (failed(task, failure("too_many_events", message), now),)
 
 
-def _cancelled(task: Task, now: datetime) -> events.TaskCancelled:
-    return events.TaskCancelled(*_next(task, now), ttl_ms=_ttl_at_end(task, now))
+def cancelled(task: Task, now: datetime) -> events.TaskCancelled:
+    """The end that its owner, or somebody at its upstream, has asked for."""
+    return events.TaskCancelled(*next_fields(task, now), ttl_ms=_ttl_at_end(task, now))
 
 
-def _next(task: Task, now: datetime) -> tuple[str, int, str]:
+def next_fields(task: Task, now: datetime) -> tuple[str, int, str]:
+    """What every event begins with."""
     return task.id, task.version + 1, max(instant(now), task.updated_at)
 
 
@@ -369,7 +363,8 @@ def _age_ms(task: Task, now: datetime) -> int:
     return max(0, (now - datetime.fromisoformat(task.created_at)) // timedelta(milliseconds=1))
 
 
-def _is_full(task: Task) -> bool:
+def is_full(task: Task) -> bool:
+    """True once only the places that are kept for the end are left."""
     return task.version >= STREAM_EVENTS_MAX - STREAM_EVENTS_RESERVED
 
 
@@ -378,19 +373,23 @@ def _refuse_ended(task: Task) -> None:
         raise errors.TaskAlreadyEnded
 
 
-def _refuse_stale(task: Task, attempt: int) -> None:
+def refuse_stale(task: Task, attempt: int) -> None:
+    """Raises TaskAlreadyEnded, and StaleAttempt unless a worker holds this attempt."""
     _refuse_ended(task)
     if not task.is_running or task.attempt != attempt:
         raise errors.StaleAttempt(attempt, task.attempt)
 
 
-def _is_heard(task: Task, attempt: int, callback_id: str | None) -> bool:
-    """True for a callback that was recorded before.
+def refuse_unheld(task: Task, attempt: int) -> None:
+    """The same, but for a job that is looked at: nobody holds its attempt."""
+    if not (task.is_followed and task.attempt == attempt):
+        refuse_stale(task, attempt)
 
-    Raises TaskAlreadyEnded, StaleAttempt for a worker or a job that has no say here.
-    """
+
+def _is_heard(task: Task, attempt: int, callback_id: str | None) -> bool:
+    """True for a callback that was recorded before. Raises for who has no say here."""
     if callback_id is None:
-        _refuse_stale(task, attempt)
+        refuse_unheld(task, attempt)
         return False
     if task.attempt == attempt and callback_id in task.heard:
         return True

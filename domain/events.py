@@ -92,6 +92,36 @@ class WorkDelegated(TaskEvent):
 
 
 @dataclass(frozen=True)
+class WorkFollowed(TaskEvent):
+    """The tool started a job at its upstream and returned; we look at it until it has ended.
+
+    No worker holds the attempt any more. `job` is what must be known to look, `kind` and `id` at
+    least. `until` is the instant when the tool's time is up, `look_at` that of the first look.
+    """
+
+    TOPIC: ClassVar[str] = "task.work_followed"
+
+    attempt: int
+    job: Mapping[str, Json]
+    until: str | None
+    look_at: str
+
+
+@dataclass(frozen=True)
+class JobSeen(TaskEvent):
+    """A look at the followed job found something new: `message` for the owner, or none.
+
+    `job` is all that is to be known at the next look; it replaces what was known.
+    """
+
+    TOPIC: ClassVar[str] = "task.job_seen"
+
+    attempt: int
+    job: Mapping[str, Json]
+    message: str | None
+
+
+@dataclass(frozen=True)
 class CheckpointReached(TaskEvent):
     """A leg of the call ended with state to resume from (multi round-trip `requestState`)."""
 
@@ -219,6 +249,8 @@ EVENT_TYPES: tuple[type[TaskEvent], ...] = (
     TaskOpened,
     WorkStarted,
     WorkDelegated,
+    WorkFollowed,
+    JobSeen,
     ProgressReported,
     CheckpointReached,
     InputRequested,

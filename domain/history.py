@@ -103,7 +103,9 @@ def history_of(rows: Sequence[Recorded], told: Iterable[Told]) -> History | None
     return History(rows[0].task_id, steps)
 
 
-_BEGIN_WORK = frozenset({events.WorkStarted.TOPIC, events.WorkDelegated.TOPIC})
+_BEGIN_WORK = frozenset(
+    {events.WorkStarted.TOPIC, events.WorkDelegated.TOPIC, events.WorkFollowed.TOPIC}
+)
 _BEGIN_WAIT = frozenset({events.TaskOpened.TOPIC, events.WorkLost.TOPIC})
 
 

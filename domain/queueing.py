@@ -21,7 +21,9 @@ def queueing(before: Task | None, after: Task) -> Queueing:
     """PUT a task that has become runnable, DROP one that is parked or ended, KEEP every other.
 
     A job elsewhere needs no worker until its time is up: the row then WAITs, free and due at the
-    task's `delegated_until`, and there is none for a job without an end.
+    task's `delegated_until`, and there is none for a job without an end. One that is followed WAITs
+    for its first look; after that the row goes from look to look by itself, and is PUT when its
+    owner has something for the job.
 
     A task that is opened by the very worker that already runs it is put with that worker's LEASE.
 
@@ -34,4 +36,14 @@ def queueing(before: Task | None, after: Task) -> Queueing:
         return Queueing.LEASE if before is None else Queueing.KEEP
     if after.is_delegated and after.delegated_until is not None:
         return Queueing.KEEP if before is not None and before.is_delegated else Queueing.WAIT
+    if after.is_followed:
+        if before is None or not before.is_followed:
+            return Queueing.WAIT
+        return Queueing.PUT if _is_called(before, after) else Queueing.KEEP
     return Queueing.DROP
+
+
+def _is_called(before: Task, after: Task) -> bool:
+    """Whether the owner wants the job stopped now, or has answered it."""
+    wants_end = after.cancel_requested and not before.cancel_requested
+    return wants_end or len(after.outstanding) < len(before.outstanding)

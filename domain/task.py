@@ -50,8 +50,9 @@ class Question:
 class Task:
     """All that is known of one task after `version` events. `opened` keeps what was asked for.
 
-    While it `is_delegated` no worker holds the attempt, but a job elsewhere, which is given up at
-    `delegated_until`; `heard` has the ids of the callbacks that were recorded.
+    While it `is_delegated` or `is_followed` no worker holds the attempt, but a job elsewhere, which
+    is given up at `delegated_until`. The one calls back: `heard` has the ids of the callbacks that
+    were recorded. The other is looked at: `job` is what a look must know.
     """
 
     opened: events.TaskOpened
@@ -74,10 +75,14 @@ class Task:
     progress: float | None = None
     progress_at: str | None = None
     heard: tuple[str, ...] = ()
+    job: Mapping[str, Json] | None = None
+    followed_at: str | None = None
+    look_at: str | None = None
+    cancel_requested_at: str | None = None
 
     @property
     def id(self) -> str:
-        """The task id, 43 URL-safe characters that carry 256 random bits."""
+        """The task id, 43 URL-safe characters that nobody can guess."""
         return self.opened.task_id
 
     @property
@@ -113,9 +118,21 @@ class Task:
         return not self.is_running and any(not question.held for question in self.outstanding)
 
     @property
+    def is_followed(self) -> bool:
+        """True while workers look at a job elsewhere, now and then."""
+        return self.job is not None
+
+    @property
+    def waits_until(self) -> datetime | None:
+        """When a worker is to look after the job elsewhere; None for never."""
+        if self.look_at is not None:
+            return datetime.fromisoformat(self.look_at)
+        return self.delegated_until
+
+    @property
     def is_runnable(self) -> bool:
         """True when a worker may start the next attempt."""
-        held = self.is_running or self.is_parked or self.is_delegated
+        held = self.is_running or self.is_parked or self.is_delegated or self.is_followed
         return not (self.status.is_terminal or held)
 
     @property
@@ -146,9 +163,8 @@ def _with(task: Task, **changes: Json) -> Task:
     return changed
 
 
-def fold(history: Iterable[TaskEvent]) -> Task | None:
-    """The task after all of `history`, in order; None for an empty one."""
-    task: Task | None = None
+def fold(history: Iterable[TaskEvent], task: Task | None = None) -> Task | None:
+    """The task after all of `history`, in order, from `task` on; None for nothing at all."""
     for event in history:
         task = evolve(task, event)
     return task
@@ -176,10 +192,21 @@ def _(event: events.WorkStarted, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.WorkDelegated, task: Task) -> Task:
-    until = None if event.until is None else datetime.fromisoformat(event.until)
-    # The tool may have told of its own steps: the job counts from its own start.
-    given = _with(_withdraw(task), worker=None, progress=None)
-    return _with(given, is_delegated=True, delegated_until=until)
+    return _with(_give_on(task, event.until), is_delegated=True)
+
+
+@_apply.register
+def _(event: events.WorkFollowed, task: Task) -> Task:
+    given = _give_on(task, event.until)
+    return _with(given, job=event.job, followed_at=event.at, look_at=event.look_at)
+
+
+@_apply.register
+def _(event: events.JobSeen, task: Task) -> Task:
+    task = _with(task, job=event.job)
+    if task.status is TaskStatus.INPUT_REQUIRED or task.cancel_requested:
+        return task
+    return _with(task, status_message=event.message)
 
 
 @_apply.register
@@ -187,7 +214,7 @@ def _(event: events.ProgressReported, task: Task) -> Task:
     task = _hear(_with(task, progress=event.progress, progress_at=event.at), event.callback_id)
     if task.status is TaskStatus.INPUT_REQUIRED or task.cancel_requested:
         return task
-    return _with(task, status_message=event.message or _amount(event.progress, event.total))
+    return _with(task, status_message=event.message or amount(event.progress, event.total))
 
 
 @_apply.register
@@ -220,8 +247,9 @@ def _(event: events.InputReceived, task: Task) -> Task:
 
 
 @_apply.register
-def _(_event: events.CancelRequested, task: Task) -> Task:
-    return _with(_withdraw(task), cancel_requested=True, status_message="Cancellation requested")
+def _(event: events.CancelRequested, task: Task) -> Task:
+    wanted = _with(_withdraw(task), cancel_requested=True, cancel_requested_at=event.at)
+    return _with(wanted, status_message="Cancellation requested")
 
 
 @_apply.register
@@ -252,7 +280,9 @@ def _(event: events.TaskFailed | events.TaskExpired, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.TaskCancelled, task: Task) -> Task:
-    return _end(task, TaskStatus.CANCELLED, "Cancelled on request", event.ttl_ms)
+    by_owner = task.cancel_requested
+    message = "Cancelled on request" if by_owner else "The job was cancelled at its upstream"
+    return _end(task, TaskStatus.CANCELLED, message, event.ttl_ms)
 
 
 def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None) -> Task:
@@ -264,7 +294,16 @@ def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None
         worker=None,
         is_delegated=False,
         delegated_until=None,
+        job=None,
+        look_at=None,
     )
+
+
+def _give_on(task: Task, until: str | None) -> Task:
+    """To a job elsewhere. It counts from its own start, whatever the tool told of its own steps."""
+    given = _with(_withdraw(task), worker=None, progress=None)
+    end = None if until is None else datetime.fromisoformat(until)
+    return _with(given, delegated_until=end)
 
 
 def _hear(task: Task, callback_id: str | None) -> Task:
@@ -283,5 +322,6 @@ def _settle(task: Task) -> Task:
     return _with(task, status=TaskStatus.WORKING, status_message=None)
 
 
-def _amount(progress: float, total: float | None) -> str:
+def amount(progress: float, total: float | None) -> str:
+    """Progress in words."""
     return f"{progress:g}" if total is None else f"{progress:g} of {total:g}"

@@ -38,13 +38,13 @@ from referencing.exceptions import Unresolvable
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
-from ..domain import decisions, errors
+from ..domain import decisions, errors, jobs
 from ..domain.decisions import Events
 from ..domain.ports import Upstreams
 from ..domain.task import Task
 from . import bodies
 from .commands import Commands
-from .run import merged_result
+from .legs import merged_result
 
 PATH = "/callbacks/{token}"
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -214,7 +214,7 @@ class Callbacks:
         news = decisions.report_progress(
             task, ticket.attempt, told.progress, told.total, told.message, now, callback_id
         )
-        if news and decisions.is_too_soon(task, now):
+        if news and jobs.is_too_soon(task, now):
             raise Refused(429, "Progress is recorded once a second", again=True)
         return news
 

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -21,26 +21,38 @@ from pydantic import (
 
 from ..domain import errors
 from ..domain.quotas import Quotas
-from .policy import Duration, Policies, Policy
+from . import variables
+from .policy import Duration, Policies, Policy, Run
 from .settings import LOOPBACK_HOSTS, Fields
 
 M = TypeVar("M", bound=BaseModel)
 
 _SECTIONS = ("server", "upstreams", "defaults", "tools", "events", "identity", "quotas")
+_ALWAYS_TASKS = (Run.TASK, Run.TASK_ONLY)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Upstream(BaseModel):
-    """One server to stand in front of: a command to run, or the URL of its MCP endpoint."""
+    """One server to stand in front of: a command to run, or the URL of its MCP endpoint.
+
+    `${NAME}` in a value of `env` or `headers` is that variable of our own environment.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     command: list[str] | None = Field(default=None, min_length=1)
     url: str | None = Field(default=None, pattern=r"^https?://")
     era: Literal["auto", "modern", "legacy"] = "auto"
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict, repr=False)
     cwd: str | None = None
-    headers: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict, repr=False)
+    tasks: bool | None = None  # whether it may make tasks of its own; default: see below
+
+    @property
+    def makes_tasks(self) -> bool:
+        """Every process of ours has a process of its own of a `command`, which need not know the
+        tasks of another: so only what has a URL does, unless it is said."""
+        return self.url is not None if self.tasks is None else self.tasks
 
     @model_validator(mode="after")
     def _one_way(self) -> "Upstream":
@@ -152,7 +164,7 @@ Size = Annotated[int | None, BeforeValidator(_size)]
 
 
 class Limits(BaseModel):
-    """What owners may have and how fast they may ask. Rates count in each process for itself.
+    """What owners may have and how fast they may ask. Rates count in each `serve` for itself.
 
     None is "unlimited". `polls_per_minute` is of one task, and never less than its pace needs.
     """
@@ -196,22 +208,26 @@ class Config:
         return None if most is None else max(most, 2 * 60_000 // self.policies.poll_interval_min)
 
 
-def read(path: Path) -> Config:
+def read(path: Path, environment: Mapping[str, str] | None = None) -> Config:
     """The configuration in a file. Raises ConfigurationError."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise errors.ConfigurationError(f"cannot read {path}: {error}") from error
-    return parse(text, str(path))
+    return parse(text, str(path), environment)
 
 
-def parse(text: str, name: str) -> Config:
-    """The configuration in a text; `name` stands in messages. Raises ConfigurationError."""
+def parse(text: str, name: str, environment: Mapping[str, str] | None = None) -> Config:
+    """The configuration in a text; `name` stands in messages. Raises ConfigurationError.
+
+    Variables are filled in from `environment`. Without it they stay: who reaches no upstream needs
+    none of its secrets.
+    """
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise errors.ConfigurationError(f"{name}: {error}") from error
-    source = _Source(text, name)
+    source = _Source(text, name, environment)
     for section, content in raw.items():
         if section not in _SECTIONS:
             raise source.mistake((section,), f"unknown section; there are {', '.join(_SECTIONS)}")
@@ -219,6 +235,8 @@ def parse(text: str, name: str) -> Config:
             raise source.mistake((section,), f"must be a table: [{section}]")
     source.model(Fields, ("server",), raw.get("server", {}))
     defaults = source.model(Policy, ("defaults",), raw.get("defaults", {}))
+    if defaults.bridge is not None:
+        raise source.mistake(("defaults", "bridge"), "a bridge belongs to one tool")
     tools = {
         tool: _overlay(source, defaults, ("tools", tool), table)
         for tool, table in cast(dict[str, Any], raw.get("tools", {})).items()
@@ -236,13 +254,25 @@ def parse(text: str, name: str) -> Config:
 
 def _overlay(source: "_Source", defaults: Policy, where: tuple[str, ...], table: Any) -> Policy:
     own = source.model(Policy, where, table)
-    return defaults.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
+    given = {name: getattr(own, name) for name in own.model_fields_set}
+    if own.bridge is not None and given.setdefault("run", Run.TASK) not in _ALWAYS_TASKS:
+        raise source.mistake((*where, "run"), 'a tool with a bridge has "task" or "task-only"')
+    return defaults.model_copy(update=given)
 
 
 def _upstream(source: "_Source", name: str, table: Any) -> Upstream:
     if not _NAME.fullmatch(name):
         raise source.mistake(("upstreams", name), "a name has 1 to 64 letters, digits, - or _")
-    return source.model(Upstream, ("upstreams", name), table)
+    given = source.model(Upstream, ("upstreams", name), table)
+    return given.model_copy(
+        update={
+            part: {
+                key: source.filled(("upstreams", name, part, key), value)
+                for key, value in getattr(given, part).items()
+            }
+            for part in ("env", "headers")
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -251,6 +281,7 @@ class _Source:
 
     text: str
     name: str
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
 
     def model(self, model: type[M], where: tuple[str, ...], table: Any) -> M:
         try:
@@ -258,7 +289,17 @@ class _Source:
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             path = where + tuple(str(part) for part in first["loc"])
-            raise self.mistake(path, _reason(first["type"], first["msg"], model)) from error
+            owner = _model_of(model, first["loc"][:-1])
+            raise self.mistake(path, _reason(first["type"], first["msg"], owner)) from error
+
+    def filled(self, where: Sequence[str], value: str) -> str:
+        """The value with what it names of the environment in it."""
+        if self.environment is None:
+            return value
+        try:
+            return variables.filled(value, self.environment)
+        except variables.NotThere as error:
+            raise self.mistake(where, str(error)) from None
 
     def mistake(self, where: Sequence[str], reason: str) -> errors.ConfigurationError:
         line = self._line_of(where)
@@ -301,6 +342,16 @@ def _shared(path: Sequence[str], where: Sequence[str]) -> int:
             break
         count += 1
     return count
+
+
+def _model_of(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel]:
+    """The model of the table in which a mistake is, as far as it is a table of its own."""
+    for part in where:
+        known = model.model_fields.get(str(part))
+        choices = () if known is None else (known.annotation, *get_args(known.annotation))
+        inner = (c for c in choices if isinstance(c, type) and issubclass(c, BaseModel))
+        model = next(inner, model)
+    return model
 
 
 def _reason(kind: str, message: str, model: type[BaseModel]) -> str:

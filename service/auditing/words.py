@@ -12,6 +12,8 @@ _WITHOUT: Mapping[str, str] = {
     "task.opened": "opened",
     "task.work_started": "an attempt began",
     "task.work_delegated": "the tool returned, and a job elsewhere goes on",
+    "task.work_followed": "the tool returned, and its job is looked at from now on",
+    "task.job_seen": "a look found news of the job",
     "task.progress_reported": "told its progress",
     "task.checkpoint_reached": "a leg is done, and its state kept",
     "task.input_requested": "asked the client",
@@ -70,6 +72,16 @@ def _delegated(until: str | None) -> str:
     return job if until is None else f"{job}, with time until {until}"
 
 
+def _followed(payload: Payload) -> str:
+    job = f"the tool returned, and its job {payload['job']['id']} is looked at from now on"
+    until = payload.get("until")
+    return job if until is None else f"{job}, with time until {until}"
+
+
+def _seen(message: str | None) -> str:
+    return "a look found news of the job" if message is None else f"the job was seen: {message}"
+
+
 def _progress(payload: Payload) -> str:
     amount = f"{payload['progress']:g}"
     if payload.get("total") is not None:
@@ -97,6 +109,8 @@ _WITH_PAYLOAD: Mapping[str, Callable[[Payload], str]] = {
     "task.opened": lambda p: f"opened: {p['tool']} on {p['upstream']}, by {p['owner']}",
     "task.work_started": lambda p: f"attempt {p['attempt']} began",
     "task.work_delegated": lambda p: _delegated(p.get("until")),
+    "task.work_followed": _followed,
+    "task.job_seen": lambda p: _seen(p["message"]),
     "task.progress_reported": _progress,
     "task.checkpoint_reached": lambda p: f"leg {p['leg']} is done, and its state kept",
     "task.input_requested": lambda p: f"asked the client: {_asked(p['questions'])}",

@@ -30,6 +30,8 @@ BY_THE_ATTEMPT = (
     events.InputRequested,
     events.WorkLost,
     events.WorkDelegated,
+    events.WorkFollowed,
+    events.JobSeen,
 )
 WIRE_ALWAYS = {"taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs"}
 WIRE_BY_STATUS = {
@@ -79,13 +81,17 @@ def _is_removal(event: events.TaskExpired) -> bool:
 
 
 def only_the_running_attempt_reports(history: History, task: Task) -> None:
-    """A worker while it holds the attempt, and the job elsewhere once it was given on."""
+    """A worker while it holds the attempt, and the job elsewhere once it was given on.
+
+    Of one that is followed, whoever looks at it tells.
+    """
     before: Task | None = None
     for event, state in zip(history, states(history), strict=True):
         calls_back = getattr(event, "callback_id", None) is not None
         if isinstance(event, (*BY_THE_ATTEMPT, events.TaskCompleted)):
             assert before is not None
-            assert before.is_delegated if calls_back else before.is_running, event
+            looks = before.is_running or before.is_followed
+            assert before.is_delegated if calls_back else looks, event
         if isinstance(event, BY_THE_ATTEMPT):
             assert before is not None
             assert event.attempt == before.attempt, event
@@ -95,7 +101,7 @@ def only_the_running_attempt_reports(history: History, task: Task) -> None:
         if isinstance(event, events.TaskExpired) and not _is_removal(event):
             # What runs is left alone, unless it waits for its client.
             assert before is not None
-            assert not before.is_running or before.outstanding, event
+            assert not (before.is_running or before.is_followed) or before.outstanding, event
         before = state
 
 
@@ -108,7 +114,8 @@ def a_callback_counts_once(history: History, task: Task) -> None:
 
 def no_attempt_follows_one_that_was_delegated(history: History, task: Task) -> None:
     attempts = [event for event in history if isinstance(event, events.WorkStarted)]
-    given = [event for event in history if isinstance(event, events.WorkDelegated)]
+    elsewhere = (events.WorkDelegated, events.WorkFollowed)
+    given = [event for event in history if isinstance(event, elsewhere)]
     assert [event.attempt for event in given] in ([], [attempts[-1].attempt if attempts else 0])
     assert not given or given[0].version > attempts[-1].version
 
@@ -120,7 +127,8 @@ def a_job_has_its_time(history: History, task: Task) -> None:
         until = before.delegated_until if before is not None else None
         if until is not None and isinstance(event, events.TaskExpired):
             assert event.at >= decisions.instant(until), event
-        if until is not None and getattr(event, "callback_id", "") is None:
+        followed = before is not None and before.is_followed
+        if until is not None and not followed and getattr(event, "callback_id", "") is None:
             assert event.at >= decisions.instant(until), event
         before = state
 
@@ -171,7 +179,8 @@ def input_is_required_exactly_while_something_is_asked(history: History, task: T
 def nothing_is_asked_once_a_stop_is_wanted(history: History, task: Task) -> None:
     if task.cancel_requested:
         assert not task.outstanding
-        assert task.is_running or task.status.is_terminal, "cancelled, yet it waits"
+        stops = task.is_running or task.is_followed
+        assert stops or task.status.is_terminal, "cancelled, yet it waits"
 
 
 def an_outcome_is_there_exactly_when_the_status_says_so(history: History, task: Task) -> None:
@@ -184,11 +193,13 @@ def a_task_is_never_stuck(history: History, task: Task) -> None:
 
     A worker has it, a job elsewhere has it, it is parked, or a worker may start.
     """
-    assert not (task.status.is_terminal and (task.is_running or task.is_delegated))
+    elsewhere = (task.is_delegated, task.is_followed)
+    assert not (task.status.is_terminal and (task.is_running or any(elsewhere)))
     if not task.status.is_terminal:
-        holds = (task.is_running, task.is_delegated, task.is_parked, task.is_runnable)
+        holds = (task.is_running, *elsewhere, task.is_parked, task.is_runnable)
         assert sum(holds) == 1, holds
-    assert task.is_delegated or task.delegated_until is None
+    assert any(elsewhere) or task.delegated_until is None
+    assert task.is_followed == (task.look_at is not None)
     assert not (task.is_delegated and task.outstanding), "nobody waits for these answers"
     if task.is_parked:
         assert task.outstanding
@@ -217,8 +228,9 @@ def the_queue_has_a_row_exactly_while_the_task_wants_a_worker(history: History, 
 
 
 def wants_a_row(task: Task) -> bool:
-    """A worker has it, wants it, or will have to end it when the job's time is over."""
-    return task.is_running or task.is_runnable or task.delegated_until is not None
+    """A worker has it, wants it, looks at its job, or has to end it when the job's time is over."""
+    held = task.is_running or task.is_runnable or task.is_followed
+    return held or task.delegated_until is not None
 
 
 def an_unsafe_tool_starts_once_without_a_checkpoint(history: History, task: Task) -> None:
@@ -257,6 +269,8 @@ def _secrets(event: TaskEvent) -> Iterator[str]:
         yield from [event.carried_state] if event.carried_state else []
     if isinstance(event, events.WorkStarted):
         yield event.worker
+    if isinstance(event, events.WorkFollowed):
+        yield str(event.job["id"])
     if isinstance(event, events.CheckpointReached) and event.request_state:
         yield event.request_state
     if isinstance(event, events.InputRequested):

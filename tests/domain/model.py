@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from outlast.domain import decisions, errors, events
+from outlast.domain import decisions, errors, events, jobs
 from outlast.domain.decisions import Events
 from outlast.domain.queueing import Queueing, queueing
 from outlast.domain.task import Task, evolve
@@ -211,7 +211,7 @@ class Model:
             yield from self._report(state, number, f"declare {seen} lost", lose, Worker())
             yield from self._start(state, number, f"take over from {seen}", lose)
         elif decisions.is_overdue(task, LATE):
-            give_up = decisions.end_overdue
+            give_up = jobs.end_overdue
             yield from self._report(state, number, "give the job up", give_up, Worker())
         elif task.is_runnable:
             yield from self._start(state, number, "start", lambda _task, _now: ())

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from outlast.domain import decisions, errors
+from outlast.domain import decisions, errors, jobs
 from outlast.domain.change import detailed_task
 from outlast.domain.decisions import Events
 from outlast.domain.events import ProgressReported, TaskCancelled, TtlChanged, WorkDelegated
@@ -134,11 +134,11 @@ def test_a_job_counts_from_its_own_start_whatever_the_tool_had_told() -> None:
 
 def test_progress_within_a_second_of_the_last_is_too_soon() -> None:
     task = delegated(UNTIL)
-    assert not decisions.is_too_soon(task, at(6))
+    assert not jobs.is_too_soon(task, at(6))
     task = after(task, calls_back("evt-1", seconds=6))
-    assert decisions.is_too_soon(task, at(6))
-    assert decisions.is_too_soon(task, at(6.999))
-    assert not decisions.is_too_soon(task, at(7))
+    assert jobs.is_too_soon(task, at(6))
+    assert jobs.is_too_soon(task, at(6.999))
+    assert not jobs.is_too_soon(task, at(7))
 
 
 def test_progress_is_not_recorded_near_the_cap_and_a_result_is(
@@ -177,8 +177,8 @@ def test_what_the_tool_had_asked_is_withdrawn_when_it_gives_the_work_away() -> N
 
 def test_a_job_has_its_time_and_is_given_up_then() -> None:
     task = delegated(UNTIL)
-    assert decisions.end_overdue(task, UNTIL - timedelta(milliseconds=1)) == ()
-    failed = after(task, decisions.end_overdue(task, UNTIL))
+    assert jobs.end_overdue(task, UNTIL - timedelta(milliseconds=1)) == ()
+    failed = after(task, jobs.end_overdue(task, UNTIL))
     assert (failed.status, failed.error and failed.error["data"]) == (
         TaskStatus.FAILED,
         {"reason": "timeout"},
@@ -191,7 +191,7 @@ def test_a_job_has_its_time_and_is_given_up_then() -> None:
     "task", [running(), delegated(), *ended().values()], ids=lambda task: task.status.value
 )
 def test_only_a_job_with_an_end_is_ever_overdue(task: Task) -> None:
-    assert decisions.end_overdue(task, at(999_999)) == ()
+    assert jobs.end_overdue(task, at(999_999)) == ()
 
 
 def test_the_time_to_live_outlasts_the_job() -> None:

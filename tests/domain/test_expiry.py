@@ -1,5 +1,7 @@
 """The end of a task's time, by the decider: who gets more, what is ended, how long it stays."""
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from outlast.domain import decisions
@@ -28,6 +30,23 @@ TOLD_EXPIRED = {"reason": "expired"}
 
 def ends(task: Task, seconds: float) -> Task:
     return after(task, decisions.expire(task, at(seconds)))
+
+
+@pytest.mark.parametrize(
+    ("microsecond", "hours", "written"),
+    [
+        (0, 0, "2026-02-03T04:05:06.000Z"),
+        (999_999, 0, "2026-02-03T04:05:06.999Z"),
+        (7_000, 0, "2026-02-03T04:05:06.007Z"),
+        (70_500, 5, "2026-02-02T23:05:06.070Z"),
+        (70_500, -20, "2026-02-04T00:05:06.070Z"),
+    ],
+)
+def test_an_instant_is_written_in_utc_with_its_milliseconds_cut_and_not_rounded(
+    microsecond: int, hours: int, written: str
+) -> None:
+    zone = timezone(timedelta(hours=hours))
+    assert decisions.instant(datetime(2026, 2, 3, 4, 5, 6, microsecond, zone)) == written
 
 
 @pytest.mark.parametrize(

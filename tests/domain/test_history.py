@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from outlast.domain import jobs
 from outlast.domain.audit import EPOCH, ERASED, Recorded
 from outlast.domain.events import TaskEvent
 from outlast.domain.history import ERASED_PAYLOAD, Doing, History, Told, history_of
@@ -16,6 +17,7 @@ from outlast.tests.domain.given import (
     Wish,
     answers,
     asks,
+    at,
     cancels,
     completes,
     delegates,
@@ -102,6 +104,17 @@ HISTORIES = {
         (5, 5, 0),
     ),
     "is delegated": ((starts(seconds=1), delegates(seconds=3)), (1, 2, 0)),
+    "is followed": (
+        (
+            starts(seconds=1),
+            asks(seconds=2, state="half of it"),
+            holds(DEPLOY, seconds=3),
+            lambda task: jobs.follow(task, 1, {}, None, at(9), at(5)),
+            cancels(seconds=6),
+            lambda task: jobs.end_as_cancelled(task, 1, at(8)),
+        ),
+        (1, 5, 2),
+    ),
     "is cancelled": ((starts(seconds=1), cancels(seconds=4), stops(seconds=6)), (1, 5, 0)),
 }
 

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from outlast.domain import decisions, errors, events
+from outlast.domain import decisions, errors, events, jobs
 from outlast.domain.decisions import Ask, Events
 from outlast.domain.events import TaskEvent
 from outlast.domain.queueing import Queueing, queueing
@@ -110,7 +110,7 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
     def _work(self, decide: Any, behind: int, *arguments: Any) -> Events:
         attempt, task = self.task.attempt - behind, self.task
         new = self._wish(decide, attempt, *arguments)
-        if behind or not task.is_running:
+        if behind or not (task.is_running or task.is_followed):
             assert new == (), "a stale attempt changed the task"
         return new
 
@@ -187,7 +187,8 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         self._wish(decisions.expire)
-        held = self.task.is_running or self.task.delegated_until is not None
+        held = self.task.is_running or self.task.is_followed
+        held = held or self.task.delegated_until is not None
         waits = not (self.task.status.is_terminal or held)
         assert not (waits and decisions.is_expired(self.task, self.now))
 
@@ -215,7 +216,7 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
         )
         assert (
             not new
-            or decisions.is_too_soon(self.task, self.now)
+            or jobs.is_too_soon(self.task, self.now)
             or self.now < _instant(self.task.updated_at)
         )
 
@@ -233,7 +234,7 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
     @rule()
     def give_an_overdue_job_up(self) -> None:
         due = decisions.is_overdue(self.task, self.now)
-        assert bool(self._wish(decisions.end_overdue)) == due
+        assert bool(self._wish(jobs.end_overdue)) == due
 
     @precondition(lambda self: self.task.version > 6)
     @rule(result=JSON_OBJECTS)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from outlast.domain import decisions, errors
+from outlast.domain import decisions, errors, jobs
 from outlast.domain.decisions import (
     Ask,
     Events,
@@ -134,7 +134,7 @@ HOLDS, LEGS = TOOLS["asks mid-call, safe"], TOOLS["ends legs, safe"]
 UNSAFE = TOOLS["ends legs, unsafe"]
 JOBS = TOOLS["starts jobs elsewhere, safe"]
 BROKEN_DECISIONS: dict[str, tuple[Tool, str, Callable[..., object], str]] = {
-    "no fence": (LEGS, "_refuse_stale", _no_fence, "a stale attempt brought"),
+    "no fence": (LEGS, "refuse_stale", _no_fence, "a stale attempt brought"),
     "reruns what is unsafe": (UNSAFE, "lose_work", _runs_everything_again, "started twice"),
     "ignores a loss": (LEGS, "lose_work", _ignores_a_loss, "left alone it comes to no end"),
     "asks again": (HOLDS, "ask", _asks_without_looking, "is asked again"),
@@ -163,7 +163,7 @@ BROKEN_WAITING: dict[str, tuple[Callable[[Task | None, Task], Queueing], str]] =
 @pytest.mark.parametrize("name", BROKEN_DECISIONS)
 def test_a_broken_decision_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tool, function, broken, found = BROKEN_DECISIONS[name]
-    monkeypatch.setattr(decisions, function, broken)
+    monkeypatch.setattr(jobs if function == "end_overdue" else decisions, function, broken)
     with pytest.raises(Violation, match=found):
         Model(tool, faults=2).explore()
 

@@ -10,7 +10,7 @@ import anyio
 import httpx2
 import pytest
 
-from outlast.domain import decisions, errors
+from outlast.domain import decisions, errors, jobs
 from outlast.domain.decisions import Events
 from outlast.domain.events import ProgressReported, TaskCompleted, TaskEvent
 from outlast.domain.task import Task, TaskStatus
@@ -158,7 +158,7 @@ async def test_a_callback_after_the_end_is_told_that_it_is_too_late(bench: Bench
         task = await bench.opened(delegates(bench.clock, bench.clock()))
         job = bench.job(task)
         later = bench.clock() + timedelta(seconds=1)
-        await bench.commands.change(task.id, lambda task: decisions.end_overdue(task, later))
+        await bench.commands.change(task.id, lambda task: jobs.end_overdue(task, later))
     else:
         await bench.commands.change(task.id, cancels(bench.clock))
     ended = await bench.load(task)
@@ -368,6 +368,11 @@ class _Away:
         raise errors.StoreUnavailable
 
     async def read(self, task_id: str) -> Sequence[TaskEvent]:
+        raise errors.StoreUnavailable
+
+    async def tail(
+        self, task_id: str, version: int | None = None
+    ) -> tuple[Task | None, Sequence[TaskEvent]]:
         raise errors.StoreUnavailable
 
 

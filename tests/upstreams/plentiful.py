@@ -120,7 +120,8 @@ async def done(ctx: RequestContext, verb: str, what: Any) -> dict[str, Any] | No
             given = what.get("result", what)
             return {"resultType": "complete", **given} if isinstance(given, dict) else None
         case "saw":
-            headers = {k: v for k, v in ctx.request.headers.items() if k.startswith("mcp-")}
+            given = ctx.request.headers if ctx.request else {}
+            headers = {k: v for k, v in given.items() if k.startswith("mcp-")}
             saw = {"params": params, "headers": headers}
             return {"resultType": "complete", "content": [], "structuredContent": saw}
         case "ask":
