@@ -17,6 +17,7 @@ from .admin import Admin
 from .audit_http import AuditPages
 from .callbacks import Callbacks
 from .endpoint import Endpoint
+from .legacy.door import Door
 from .metrics import Metrics
 from .socket import Socket
 
@@ -31,7 +32,7 @@ class Parts:
 
     `running` holds all that must be opened and closed; `wind_down` ends open streams and the
     claiming of work, before the server waits for requests in flight. `public_keys` is the JWK set
-    of webhook signatures. Without one of the last five its routes are not there.
+    of webhook signatures. Without one of the last six its routes are not there.
     """
 
     endpoint: Endpoint
@@ -45,6 +46,16 @@ class Parts:
     admin: Admin | None = None
     protected: Protected | None = None
     audit: AuditPages | None = None
+    sessions: Door | None = None
+
+    @property
+    def entrance(self) -> Callable[[Request], Awaitable[Response]]:
+        """What answers a request to the endpoint's path."""
+        post, sessions = self.endpoint.post, self.sessions
+        if sessions is None:
+            return post
+        serve, wants = sessions.serve, sessions.wants
+        return lambda request: (serve if wants(request.scope) else post)(request)
 
 
 class Application(FastAPI):
@@ -89,9 +100,13 @@ def assemble(parts: Parts) -> FastAPI:
         return JSONResponse(parts.public_keys, headers={"Cache-Control": "public, max-age=300"})
 
     app = Application(title="Outlast", openapi_url=None, lifespan=lifespan)
-    app.hot = parts.endpoint.post
+    app.hot = enter = parts.entrance
+
+    async def mcp(request: Request) -> Response:
+        return await enter(request)
+
     # Plain routes: the endpoint reads the body itself and needs no parameter machinery.
-    app.router.routes.append(Route(MCP_PATH, parts.endpoint.post, methods=["POST"]))
+    app.router.routes.append(Route(MCP_PATH, mcp, methods=["POST"]))
     app.router.routes.append(WebSocketRoute(WEBSOCKET_PATH, parts.socket.serve))
     app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
     app.router.routes.append(Route("/metrics", parts.metrics.get, methods=["GET"]))
@@ -111,3 +126,5 @@ def _further_routes(parts: Parts) -> Iterator[Route]:
         yield from parts.protected.routes(MCP_PATH)
     if parts.audit is not None:
         yield from parts.audit.routes()
+    if parts.sessions is not None:
+        yield Route(MCP_PATH, parts.sessions.get_or_delete, methods=["GET", "DELETE"])

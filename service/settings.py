@@ -53,6 +53,16 @@ class Fields(BaseModel):
     processes: int = Field(
         1, ge=1, le=64, description="processes of one `serve` that share its port"
     )
+    legacy: bool = Field(
+        True, description="serve clients that begin with `initialize` (revisions up to 2025-11-25)"
+    )
+    sessions: int = Field(
+        10_000, ge=1, description="sessions of such clients that one process keeps"
+    )
+    sessions_per_owner: int = Field(1_000, ge=1, description="of these, one owner's at most")
+    session_idle_s: float = Field(
+        1800.0, gt=0, le=86_400, description="seconds without a request after which a session ends"
+    )
     slots: int = Field(16, ge=1, le=1000, description="calls that one process runs at once")
     drain_s: float = Field(
         20.0, ge=0, le=3600, description="seconds that running calls get to finish on SIGTERM"
@@ -143,6 +153,9 @@ class Fields(BaseModel):
     @field_validator(
         "port",
         "processes",
+        "sessions",
+        "sessions_per_owner",
+        "session_idle_s",
         "slots",
         "drain_s",
         "audit_period_s",

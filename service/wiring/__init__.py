@@ -7,6 +7,7 @@ from .client import reaching
 from .identity import own_access
 from .keys import key_counts, new_key_line, rotate_keys
 from .process import Built, build
+from .stdio import Early, early, shared_database, whole
 from .store import CONNECTIONS_MAX, database, now, orphaned, see_to_room, upgrade
 from .tools import Reception, operating, operators, purging, receiving, scrub
 
@@ -14,11 +15,13 @@ __all__ = [
     "CONNECTIONS_MAX",
     "Auditing",
     "Built",
+    "Early",
     "Reception",
     "audit_reading",
     "auditing",
     "build",
     "database",
+    "early",
     "key_counts",
     "new_key_line",
     "now",
@@ -35,6 +38,8 @@ __all__ = [
     "rotate_keys",
     "scrub",
     "see_to_room",
+    "shared_database",
     "upgrade",
     "view_audit",
+    "whole",
 ]

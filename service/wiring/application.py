@@ -16,31 +16,40 @@ from ...delivery.webhook import signing
 from ...delivery.websocket import Switchboard
 from ...domain import draft
 from ...domain.owner import LOCAL_OWNER
+from ..access import Access
 from ..admin import Admin
 from ..app import Parts
 from ..callbacks import Callbacks
-from ..catalogue import Catalogue
+from ..catalogue import Catalogue, Lists
 from ..config import Config
-from ..endpoint import Endpoint, Method
+from ..endpoint import Endpoint, Method, Streams
+from ..legacy.door import Door
 from ..methods.discovery import DiscoveryMethods
 from ..methods.events import EventMethods
+from ..methods.passing import COMPLETE, GET, READ, PassingMethods
 from ..methods.tasks import TaskMethods
 from ..methods.tools import Bench, ToolMethods
 from ..metrics import Figure, Metrics, webhook_figures
 from ..sealing import StateSeal
 from ..settings import Settings
+from ..siblings import Siblings
 from ..socket import Connect, Socket
 from ..throttle import Throttle
 from .audit_reading import audit_pages
 from .identity import access_of, protected_of
 from .process import Built
 from .push import Push
+from .sessions import Shared, door_of, running_with
 from .store import now
 from .tools import operators
 
+SERVER_INFO = {"name": "outlast", "version": __version__}
 
-def parts(settings: Settings, config: Config, built: Built) -> Parts:
-    """The application over built objects."""
+
+def parts(
+    settings: Settings, config: Config, built: Built, siblings: Siblings | None = None
+) -> Parts:
+    """The application over built objects; `siblings` are the other processes of the service."""
     feed, access = built.feed, access_of(settings, config, built.identity)
     limits = WatchLimits(settings.watches, settings.watches_per_owner)
     listening = Listening(feed, built.signal, built.announcements, limits)
@@ -48,39 +57,61 @@ def parts(settings: Settings, config: Config, built: Built) -> Parts:
     streaming = Streaming(_reading(built.push), built.signal, limits)
     events = _event_methods(config, built.push, streaming)
     streams = {} if events is None else {draft.STREAM: events.stream}
-    throttle = _throttle_of(config)
+    throttle = throttle_of(config)
+    methods = _methods(config, built, throttle, events)
+    shared = Shared(methods, listener, access, throttle, SERVER_INFO)
+    sessions = door_of(settings, config, built, shared, is_alone=siblings is None)
 
     def wind_down() -> None:
         listening.closing.set()
         streaming.closing.set()
+        if sessions is not None:
+            sessions.wind_down()
         built.worker.stop_claiming()
 
-    endpoint = Endpoint(
-        _methods(config, built, throttle, events),
-        listener,
-        access,
-        {"name": "outlast", "version": __version__},
-        require_task_name=settings.require_task_name_header,
-        streams=streams,
-        throttle=throttle,
-    )
-    socket = Socket(_switching(listener), access, streams, throttle)
     return Parts(
-        endpoint,
-        socket,
-        Metrics(_figures(built, limits), access, throttle.refusals),
+        _endpoint(settings, shared, streams, sessions),
+        Socket(_switching(listener), access, streams, throttle),
+        _metrics(_figures(built, limits), access, throttle, siblings),
         built.is_ready,
-        lambda: built.running(settings.drain_s),
+        running_with(lambda: built.running(settings.drain_s), sessions),
         wind_down,
         _public_keys(built.push),
         Callbacks(built.tickets, built.commands, built.upstreams, _is_signed),
         Admin(operators(built), access),
         protected_of(config),
         audit_pages(built, access),
+        sessions,
     )
 
 
-def _throttle_of(config: Config) -> Throttle:
+def _endpoint(
+    settings: Settings, shared: Shared, streams: Streams, sessions: Door | None
+) -> Endpoint:
+    return Endpoint(
+        shared.methods,
+        shared.listener,
+        shared.access,
+        shared.server_info,
+        require_task_name=settings.require_task_name_header,
+        streams=streams,
+        throttle=shared.throttle,
+        sessions=sessions,
+    )
+
+
+def _metrics(
+    figures: Mapping[str, Figure], access: Access, throttle: Throttle, siblings: Siblings | None
+) -> Metrics:
+    """The page of figures; the other processes are told what counts for all of them."""
+    metrics = Metrics(figures, access, throttle.refusals, siblings)
+    if siblings is not None:
+        siblings.meet(metrics.own, throttle.taken_elsewhere)
+        throttle.share(siblings.took)
+    return metrics
+
+
+def throttle_of(config: Config) -> Throttle:
     """The rates that the file sets."""
     limits = config.limits
     return Throttle(
@@ -141,17 +172,27 @@ def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
 def _methods(
     config: Config, built: Built, throttle: Throttle, events: EventMethods | None
 ) -> Mapping[str, Method]:
-    catalogue, poller = Catalogue(built.upstreams), PollingMethod(built.feed)
+    upstreams, poller = built.upstreams, PollingMethod(built.feed)
+    catalogue = Catalogue(upstreams, upstreams.upstream_of)
+    lists = Lists(upstreams, lambda tool: config.policies.of(tool).bridge is not None)
     tasks = TaskMethods(built.commands, poller, built.retention, throttle)
-    discovery = DiscoveryMethods(catalogue, has_events=events is not None)
+    discovery = DiscoveryMethods(upstreams, lists, has_events=events is not None)
     bench = Bench(
         built.commands, built.views, built.retention, built.upstreams, built.worker, events
     )
-    tools = ToolMethods(bench, catalogue, config.policies, StateSeal(built.key))
+    seal = StateSeal(built.key)
+    tools = ToolMethods(bench, catalogue, config.policies, seal)
+    passing = PassingMethods(upstreams, lists, seal)
     methods: dict[str, Method] = {
         "server/discover": discovery.discover,
         "tools/list": discovery.tools,
         "tools/call": tools.call,
+        "resources/list": passing.resources,
+        "resources/templates/list": passing.templates,
+        "prompts/list": passing.prompts,
+        READ: passing.forward,
+        GET: passing.forward,
+        COMPLETE: passing.forward,
         "tasks/get": tasks.get,
         "tasks/update": tasks.update,
         "tasks/cancel": tasks.cancel,

@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ from ...adapters import (
     signal,
     task_view,
     upstream,
+    upstream_names,
 )
 from ...delivery.events.cursors import Cursors
 from ...delivery.feed import Feed
@@ -29,6 +30,8 @@ from ...delivery.webhook.sender import Sealing
 from ...delivery.webhook.vault import Vault
 from ...domain import errors
 from ...domain.ports import Announcements, Dispatcher, Identity
+from ..bridging import status_tool, upstream_tasks
+from ..bridging.port import Bridge
 from ..callbacks import Tickets
 from ..commands import Commands
 from ..config import Config, Upstream
@@ -105,25 +108,27 @@ class Built(Kept):
         return True
 
 
-async def build(
+async def build(  # noqa: PLR0913 - what only some processes have is named
     settings: Settings,
     config: Config,
     url: str,
     *,
     claims: bool = True,
     address: str | None = None,
+    upstreams: upstream.McpUpstreams | None = None,
 ) -> Built:
-    """The objects of a `serve` or `worker` process, over an upgraded store.
+    """The objects of a process that serves or works, over an upgraded store.
 
     `address` is where this process is reached, if it is and no `public_url` says it better.
+    `upstreams` are those that were there before the store, if any.
     """
     own_key, epoch = await server_key.read(url)
     key = settings.secret_key or own_key
     kept = _kept(settings, config, url)
     heard = signal.PostgresSignal(url, kept.store)
-    upstreams = upstream.McpUpstreams([_upstream(*item) for item in config.upstreams.items()])
+    upstreams = upstreams or upstreams_of(config)
     tickets = Tickets(key, settings.public_url or address)
-    bench = Workbench(kept.commands, upstreams, heard, tickets.offer)
+    bench = Workbench(kept.commands, upstreams, heard, tickets.offer, *_bridging(config, upstreams))
     issuers = issuers_of(config)
     who = identity_of(settings, issuers)
     feed = Feed(kept.views, kept.log, codec.wire_of, now, kept.retention.end)
@@ -143,6 +148,30 @@ async def build(
         worker=Worker(_name(), bench, stores, slots=settings.slots, claims=claims),
         auditing=auditing_of(settings, kept.store, own_key),
     )
+
+
+def upstreams_of(config: Config) -> upstream.McpUpstreams:
+    """The servers that the file names. Nothing is started or connected yet."""
+    return upstream.McpUpstreams([_upstream(*item) for item in config.upstreams.items()])
+
+
+def _status_bridges(config: Config) -> status_tool.PolicyOf:
+    """The policies that name a status tool, by what the upstreams call their tools."""
+    names = upstream_names.Names(list(config.upstreams))
+    return lambda upstream, tool: config.policies.of(names.name(upstream, tool)).bridge
+
+
+def _bridging(
+    config: Config, upstreams: upstream.McpUpstreams
+) -> tuple[Sequence[Bridge], Callable[[str, str], bool]]:
+    """What follows jobs, and of which tools the upstream's own tasks are followed.
+
+    Not where the policy has a bridge to a tool's jobs: what such a task ends with is a job.
+    """
+    policy_of = _status_bridges(config)
+    bridges = status_tool.StatusTools(upstreams, policy_of), upstream_tasks.UpstreamTasks(upstreams)
+    makers = {name for name, given in config.upstreams.items() if given.makes_tasks}
+    return bridges, lambda name, tool: name in makers and policy_of(name, tool) is None
 
 
 def _kept(settings: Settings, config: Config, url: str) -> Kept:
