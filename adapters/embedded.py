@@ -119,6 +119,11 @@ class EmbeddedServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def has_ended(self) -> bool:
+        """True once the server has died, or was stopped."""
+        return self._process is None or self._process.poll() is not None
+
     def _start(self, bin_folder: Path) -> None:
         pg = self._folder / "pg"
         data, run = pg / "data", pg / "run"
@@ -165,12 +170,12 @@ class EmbeddedServer:
                 psycopg.connect(url, connect_timeout=10).close()
             except psycopg.OperationalError as error:
                 tried[:] = [error]
-                return self._has_ended()
+                return self.has_ended
             return True
 
         if not cluster.until(is_decided, START_S_MAX):
             raise self._failure(f"takes no connections after {START_S_MAX:g} s ({tried[-1]})")
-        if self._has_ended():
+        if self.has_ended:
             raise self._failure("ended at once")
         with psycopg.connect(url, autocommit=True) as connection:
             # No superuser: run by root, the server may write any file, and our SQL has no need to.
@@ -178,9 +183,6 @@ class EmbeddedServer:
                 connection.execute(f"CREATE ROLE {ROLE} LOGIN CREATEDB IN ROLE pg_monitor")
             if not connection.execute(_HAS_DATABASE, [DATABASE]).fetchone():
                 connection.execute(f"CREATE DATABASE {DATABASE} OWNER {ROLE}")
-
-    def _has_ended(self) -> bool:
-        return self._process is None or self._process.poll() is not None
 
     def _failure(self, what: str) -> ConfigurationError:
         path = self._folder / "pg.log"
@@ -211,6 +213,18 @@ def find_running(folder: Path) -> str | None:
     if not url.endswith("\n") or not cluster.remains(folder / "pg" / "data"):
         return None
     return url.strip()
+
+
+def is_owned(folder: Path) -> bool:
+    """True while a live process owns `folder`, whether its server is ready or not."""
+    try:
+        lock = os.open(folder / "owner.lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not _lock(lock, fcntl.LOCK_SH)
+    finally:
+        os.close(lock)
 
 
 @contextmanager

@@ -36,14 +36,17 @@ Refuse = Callable[[RequestId, Exception], bytes]
 
 
 class Switchboard:
-    """`Connection` over a WebSocket.
+    """`Connection` over a WebSocket, or over anything that carries frames both ways.
 
     `send` waits for the client, so that a slow one slows only itself; it raises ConnectionLost once
     the client has gone.
     """
 
-    def __init__(self, listener: Listener, send: Send, refuse: Refuse) -> None:
+    def __init__(
+        self, listener: Listener, send: Send, refuse: Refuse, most: int = WATCHES_MAX
+    ) -> None:
         self._listener, self._send_now, self._refuse = listener, send, refuse
+        self._most = most
         self._pumps: dict[RequestId, tuple[asyncio.Task[None], OpenWatch]] = {}
         self._sending = asyncio.Lock()
 
@@ -61,9 +64,9 @@ class Switchboard:
     ) -> None:
         """See `Connection.carry`."""
         try:
-            if request_id in self._pumps or len(self._pumps) >= WATCHES_MAX:
+            if request_id in self._pumps or len(self._pumps) >= self._most:
                 raise errors.InvalidCall(
-                    f"the id is in use, or {WATCHES_MAX} watches are open on this connection"
+                    f"the id is in use, or {self._most} requests are open on this connection"
                 )
             watch = await opening()
         except Exception as error:  # noqa: BLE001 - the edge: `refuse` makes an answer of any

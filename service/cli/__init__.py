@@ -19,6 +19,7 @@ from . import (
     purge,
     rebuild,
     receive as receiving,
+    stdio,
     webhooks,
 )
 
@@ -173,6 +174,7 @@ def show_demo(
 
 
 client.register(app)
+stdio.register(app)
 
 
 @app.callback(invoke_without_command=True)

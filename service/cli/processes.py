@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import shlex
 import sys
@@ -32,7 +33,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
 
 def serve(path: Path | None, upstream: str | None, flags: Mapping[str, Any], *, work: bool) -> None:
     """Run the service until SIGTERM or SIGINT."""
-    config, chosen = _load(path, upstream, flags)
+    config, chosen = load(path, upstream, flags)
     with wiring.database(chosen) as url:
         if chosen.processes == 1:
             run(_serve(chosen, config, url, work=work))
@@ -42,7 +43,7 @@ def serve(path: Path | None, upstream: str | None, flags: Mapping[str, Any], *, 
 
 def worker(path: Path | None, upstream: str | None, flags: Mapping[str, Any]) -> None:
     """Run a worker until SIGTERM or SIGINT."""
-    config, chosen = _load(path, upstream, flags)
+    config, chosen = load(path, upstream, flags)
     with wiring.database(chosen, share=True) as url:
         run(_work(chosen, config, url))
 
@@ -79,12 +80,13 @@ def demo(approve: bool | None, keep: Path | None) -> int:
             return run(_demo(chosen, config, url, approve, folder, console))
 
 
-def _load(
+def load(
     path: Path | None, upstream: str | None, flags: Mapping[str, Any]
 ) -> tuple[Config, Settings]:
+    """What a process that serves or works is to do. Raises ConfigurationError."""
     if path is not None and upstream is not None:
         raise errors.ConfigurationError("give --config or --upstream, not both")
-    config = config_of(path)
+    config = config_of(path, os.environ)
     if upstream is not None:
         config = replace(config, upstreams={"main": _one_upstream(upstream)})
     if not config.upstreams:

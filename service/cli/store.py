@@ -24,9 +24,9 @@ DatabaseOption = Annotated[
 ]
 
 
-def config_of(path: Path | None) -> Config:
+def config_of(path: Path | None, environment: Mapping[str, str] | None = None) -> Config:
     """What the file says, or the defaults. Raises ConfigurationError."""
-    return configuration.read(path) if path else configuration.parse("", "defaults")
+    return configuration.read(path, environment) if path else configuration.parse("", "defaults")
 
 
 def settings_for(config: Config, flags: Mapping[str, Any]) -> Settings:

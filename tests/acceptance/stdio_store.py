@@ -1,0 +1,29 @@
+"""The embedded stores of the tests of `outlast stdio`: which of them run."""
+
+from pathlib import Path
+
+from outlast.tests.acceptance.waiting import until
+
+GONE_S_MAX = 20.0
+
+
+def servers(folder: Path) -> set[str]:
+    """The main processes of PostgreSQL that run on this folder's store."""
+    data = folder / ".outlast" / "pg" / "data"
+    found: set[str] = set()
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and (process / "cwd").samefile(data):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if words[0].endswith(b"/postgres"):
+                    found.add(process.name)
+        except OSError:
+            continue
+    return found
+
+
+async def until_no_store(folder: Path) -> None:
+    async def gone() -> bool:
+        return not servers(folder)
+
+    await until(gone, GONE_S_MAX)
