@@ -4,6 +4,7 @@ VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LINK  := $(VENV)/links/outlast
+BENCH := $(VENV)/.bench
 TREE  := __init__.py domain adapters delivery service examples ops tests
 
 # What to hand on, such as `make test ARGS="tests/domain -x"`.
@@ -12,7 +13,7 @@ ARGS =
 AT_ONCE = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz conformance bench-delivery bench-webhooks bench-audit clean
+.PHONY: help demo test check fuzz conformance bench bench-delivery bench-webhooks bench-gateway bench-audit clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,11 +41,17 @@ fuzz: $(STAMP) ## 100,000 generated inputs; OUTLAST_FUZZ_RUNS and OUTLAST_FUZZ_S
 conformance: $(STAMP) ## the official conformance suite against a running Outlast
 	$(BIN)/python tests/conformance/suite.py $(ARGS)
 
+bench: $(STAMP) $(BENCH) ## ours beside what people would use instead, into docs/performance.md
+	$(BIN)/python ops/bench/compare.py $(ARGS)
+
 bench-delivery: $(STAMP) ## how fast a change is delivered, and what idle streams cost
 	$(BIN)/python ops/bench/delivery.py $(ARGS)
 
 bench-webhooks: $(STAMP) ## how fast signed webhooks leave, and what a backlog costs
 	$(BIN)/python ops/bench/webhooks.py $(ARGS)
+
+bench-gateway: $(STAMP) ## what a call costs through Outlast, against its server alone
+	$(BIN)/python ops/bench/gateway.py $(ARGS)
 
 bench-audit: $(STAMP) ## how fast a log is verified, and views are made anew from it
 	$(BIN)/python ops/bench/audit.py $(ARGS)
@@ -69,6 +76,10 @@ $(STAMP): pyproject.toml
 	  "$$found" -m venv $(VENV); \
 	fi
 	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[embedded,test,check]'
+	@touch $@
+
+$(BENCH): $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check -q -e '.[embedded,test,bench]'
 	@touch $@
 
 # A relative link: a clone that is moved keeps it. The checker follows `outlast.…` through it.

@@ -11,6 +11,10 @@ from mcp_types import INVALID_REQUEST, PARSE_ERROR
 DEPTH_MAX = 64  # no honest call nests deeper; deep ones exhaust validators further in
 ID_LENGTH_MAX = 1024
 ID_BODY_BYTES_MAX = 16 * 1024
+ID_BITS_MAX = 64
+
+# So many digits may be an integer beyond 64 bits.
+_LONG, _DIGITS = b"0" * 19, bytes.maketrans(b"123456789", b"0" * 9)
 
 RequestId = str | int
 
@@ -56,16 +60,23 @@ class Message:
 
 def parse(body: bytes) -> Message:
     """The message in a body. Raises Rejection with the code that JSON-RPC names."""
+    return _message(decoded(body))
+
+
+def decoded(body: bytes) -> dict[str, Any]:
+    """The one JSON object in a body, not yet judged. Raises Rejection."""
     try:
         value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        if _LONG in body.translate(_DIGITS):
+            value = json.loads(body)  # the quick parser makes floats of such integers
+    except ValueError as error:  # also an integer of more digits than Python converts
         raise Rejection(PARSE_ERROR, f"Parse error: {error}") from None
     if isinstance(value, list):
         raise InvalidMessage("Batches are not supported: send one message a request")
     if not isinstance(value, dict):
         raise InvalidMessage("The body must be one JSON-RPC object")
     _refuse_deep(body, value)
-    return _message(cast(dict[str, Any], value))
+    return cast(dict[str, Any], value)
 
 
 def _message(body: dict[str, Any]) -> Message:
@@ -89,6 +100,8 @@ def _request_id(body: dict[str, Any]) -> RequestId | None:
         raise InvalidMessage("The member id must be a string or an integer")
     if isinstance(request_id, str) and len(request_id) > ID_LENGTH_MAX:
         raise InvalidMessage(f"The member id is longer than {ID_LENGTH_MAX} characters")
+    if isinstance(request_id, int) and not -(2 ** (ID_BITS_MAX - 1)) <= request_id < 2**ID_BITS_MAX:
+        raise InvalidMessage(f"The member id is an integer of more than {ID_BITS_MAX} bits")
     return request_id
 
 

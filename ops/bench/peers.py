@@ -3,6 +3,7 @@
 `bare` is a FastAPI route that parses JSON and answers JSON, and nothing else: what the framework
 allows. `sdk` is the official SDK's own server. `tasks` is `fastmcp-tasks` on the backend that the
 URL names (`redis://…` or `memory://`). `tool` is the upstream of ours, over stdio: the same tool.
+`stdio` is the tool of `sdk`, which answers at once, over stdio.
 
 Each has the settings that its user would choose for speed: no sessions, JSON instead of a stream of
 one event, no access log, uvloop and httptools.
@@ -30,8 +31,8 @@ def bare() -> Any:
     return app
 
 
-def sdk() -> Any:
-    """The official SDK, without sessions, answering JSON."""
+def quick() -> Any:
+    """The official SDK's server with a tool that answers at once."""
     from mcp.server.mcpserver import MCPServer
 
     server = MCPServer("sdk", log_level="ERROR")
@@ -41,7 +42,12 @@ def sdk() -> Any:
         """Answer at once."""
         return task
 
-    return server.streamable_http_app(stateless_http=True, json_response=True)
+    return server
+
+
+def sdk() -> Any:
+    """The official SDK, without sessions, answering JSON."""
+    return quick().streamable_http_app(stateless_http=True, json_response=True)
 
 
 def tasks(backend: str) -> Any:
@@ -84,8 +90,8 @@ def main() -> None:
     import uvicorn
 
     kind, *rest = sys.argv[1:]
-    if kind == "tool":
-        tool()
+    if kind in {"tool", "stdio"}:
+        tool() if kind == "tool" else quick().run("stdio")
         return
     app = {"bare": bare, "sdk": sdk}[kind]() if kind != "tasks" else tasks(rest[1])
     port = int(rest[0])

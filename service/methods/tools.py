@@ -40,7 +40,8 @@ from .events import EventMethods
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 256
 INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
-PARAMETERS = frozenset({"name", "arguments", "inputResponses", "requestState", "_meta"})
+# What is read here. `task` is of the revision before, and says nothing in this one.
+PARAMETERS = frozenset({"name", "arguments", "inputResponses", "requestState", "_meta", "task"})
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
 
