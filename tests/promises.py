@@ -4,7 +4,14 @@ A test claims a promise with `@pytest.mark.promise("name")`; `test_promises.py` 
 A promise enters this page with its test, and leaves it only with a line in the change log.
 """
 
-from outlast.tests import promises_audit
+from outlast.tests import (
+    promises_audit,
+    promises_bridges,
+    promises_fast,
+    promises_passing,
+    promises_sessions,
+    promises_stdio,
+)
 from outlast.tests.promise import Promise
 
 TASKS = "Tasks extension"
@@ -13,6 +20,7 @@ DELIVERY = "Issue 2, the delivery layer"
 PUSH = "Issue 3, webhooks and events"
 EVENTS_DRAFT = "Triggers & Events draft"
 CLIENT = "Issue 4, the client"
+FAST = "Issue 6, fast"
 DESIGN = "docs/architecture.md"
 
 PROMISES = (
@@ -118,6 +126,11 @@ PROMISES = (
         f"{DURABLE_CORE}: proof",
     ),
     Promise(
+        "waiting-tasks-are-not-polled-for",
+        "A worker asks the queue when told, when a task is due, or to take over; else rarely.",
+        f"{FAST}: dispatch",
+    ),
+    Promise(
         "killed-worker-is-recovered",
         "The tasks of a killed worker run again, or have failed, within 15 s.",
         f"{DURABLE_CORE}: proof",
@@ -173,10 +186,31 @@ PROMISES = (
         "The embedded PostgreSQL changes no mode or owner outside its folder, opens no TCP port.",
         f"{DURABLE_CORE}: adapters",
     ),
+    # Many at once
+    Promise(
+        "appends-share-commits",
+        "Appends of many tasks at once share commits; one alone is made at once, by itself.",
+        f"{FAST}: group commit",
+    ),
+    Promise(
+        "processes-are-one-service",
+        "What is begun at one process of a `serve` goes on at any other; limits are for them all.",
+        f"{FAST}: more processes",
+    ),
+    Promise(
+        "processes-are-supervised",
+        "A process that dies is begun again; when the parent ends or dies, nothing of it is left.",
+        f"{FAST}: more processes",
+    ),
+    Promise(
+        "connections-are-bounded",
+        "Under any load a process opens no more connections to PostgreSQL than it says it may.",
+        f"{FAST}: more processes",
+    ),
     # The wire
     Promise(
         "official-conformance",
-        "All ten tasks-* scenarios of the official suite pass.",
+        "All that the official suite requires of both eras passes through Outlast, and tasks-*.",
         f"{DURABLE_CORE}: proof",
     ),
     Promise(
@@ -339,4 +373,9 @@ PROMISES = (
         f"{DESIGN}: who may import what",
     ),
     *promises_audit.PROMISES,
+    *promises_fast.PROMISES,
+    *promises_passing.PROMISES,
+    *promises_bridges.PROMISES,
+    *promises_sessions.PROMISES,
+    *promises_stdio.PROMISES,
 )

@@ -25,4 +25,26 @@ PROMISES = (
         "However many read while the store does not answer, each is told so within seconds.",
         f"{FAST}: hot reads",
     ),
+    # Growth
+    Promise(
+        "task-ids-cannot-be-guessed",
+        "A task id has 232 random bits of its own, and shares nothing with others but the moment.",
+        f"{FAST}: growth",
+    ),
+    Promise(
+        "a-long-task-is-folded-from-a-snapshot",
+        "A wish on a task of very many events reads some hundred of them, and finds the same task.",
+        f"{FAST}: growth",
+    ),
+    Promise(
+        "a-snapshot-is-no-truth",
+        "A snapshot that is damaged, of another release or gone changes nothing; it goes with"
+        " its task before an erasure.",
+        f"{FAST}: growth",
+    ),
+    Promise(
+        "a-full-store-is-as-quick",
+        "No statement on a request's way reads a table whole, or more of it the fuller it is.",
+        f"{FAST}: growth",
+    ),
 )

@@ -1,10 +1,14 @@
 """The fixture upstreams, reached in every way; shared by the tests of one module."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
+from outlast.adapters import event_log
 from outlast.adapters.upstream import McpUpstreams
+from outlast.tests.adapters.group_commit_world import Made
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.upstreams import EVERY_WAY, http_server, reached
 
@@ -39,3 +43,23 @@ async def legacy_asking(
 ) -> AsyncIterator[McpUpstreams]:
     async with reached(request.param, "asking", http_ports) as upstreams:
         yield upstreams
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The ids of the tasks in each call that any log makes."""
+    made: list[list[str]] = []
+    insert = event_log.TaskEventRecorder.insert_events
+
+    def noted(self: Any, stored_events: Any, **more: Any) -> Sequence[int]:
+        made.append([row.task.id for row in more["rows"]])
+        return insert(self, stored_events, **more)
+
+    monkeypatch.setattr(event_log.TaskEventRecorder, "insert_events", noted)
+    return made
+
+
+@pytest.fixture
+async def made(database_url: str) -> AsyncIterator[Made]:
+    async with AsyncExitStack() as stack:
+        yield Made(database_url, stack)

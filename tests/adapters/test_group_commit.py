@@ -2,101 +2,35 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import anyio
 import psycopg
 import pytest
 
-from outlast.adapters import event_log, group_commit
+from outlast.adapters import group_commit
 from outlast.adapters.event_log import PostgresEventLog
-from outlast.adapters.postgres import Database
 from outlast.domain import decisions, errors
 from outlast.domain.quotas import Quotas
 from outlast.domain.task import Task, fold
 from outlast.tests.acceptance.waiting import until
+from outlast.tests.adapters.group_commit_world import (
+    BOUND_S,
+    MANY,
+    Made,
+    opened,
+    outcomes_of,
+)
 from outlast.tests.contracts.stores import happens, open_task, progresses
 from outlast.tests.domain.given import OPENED, at, completes, starts
-from outlast.tests.support import proxy
-from outlast.tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.anyio
 
-MANY = 200
 FEW = 12  # calls in which so many go, and some to spare
 REPLY = b"append_events"
 OPENING = b"task.opened"
-BOUND_S = 15.0
-IMPATIENT_S = 0.5
-
-ORDER = "SELECT pg_advisory_xact_lock(7710428, 1)"  # by which all appends commit in order
-BLOCKED = (
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-    " AND wait_event_type = 'Lock' AND query LIKE '%append_events%'"
-)
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The ids of the tasks in each call that any log makes."""
-    made: list[list[str]] = []
-    insert = event_log.TaskEventRecorder.insert_events
-
-    def noted(self: Any, stored_events: Any, **more: Any) -> Sequence[int]:
-        made.append([row.task.id for row in more["rows"]])
-        return insert(self, stored_events, **more)
-
-    monkeypatch.setattr(event_log.TaskEventRecorder, "insert_events", noted)
-    return made
-
-
-class Made:
-    """Logs on one database, each as a process of its own would have it."""
-
-    def __init__(self, url: str, stack: AsyncExitStack) -> None:
-        self._url, self._stack = url, stack
-
-    async def log(self, quotas: Quotas | None = None, url: str | None = None) -> PostgresEventLog:
-        """One more, closed at the end."""
-        database = Database(url or self._url)
-        log = PostgresEventLog(database, quotas)
-        await database.open()
-        self._stack.push_async_callback(database.close)
-        self._stack.callback(log.close)
-        return log
-
-    async def wire(self) -> Proxy:
-        """A wire to the database."""
-        return await self._stack.enter_async_context(proxy.between(self._url))
-
-
-@pytest.fixture
-async def made(database_url: str) -> AsyncIterator[Made]:
-    async with AsyncExitStack() as stack:
-        yield Made(database_url, stack)
-
-
-async def opened(log: PostgresEventLog, count: int, name: str = "task") -> list[Task]:
-    return list(await asyncio.gather(*(open_task(log, f"{name}-{n}") for n in range(count))))
-
-
-async def outcomes_of(*appends: Coroutine[Any, Any, Task]) -> list[Task | BaseException]:
-    async with asyncio.timeout(BOUND_S):
-        return await asyncio.gather(*appends, return_exceptions=True)
-
-
-async def until_blocked(url: str, count: int) -> None:
-    """Return once so many calls wait for a lock."""
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-
-        async def are_blocked() -> bool:
-            row = await (await connection.execute(BLOCKED)).fetchone()
-            return row == (count,)
-
-        await until(are_blocked, BOUND_S)
 
 
 # --- how few calls
@@ -359,92 +293,3 @@ async def test_of_two_logs_that_race_each_append_that_was_acknowledged_is_there_
         found += [(task.id, vars(event)["message"]) for event in stored[2:]]
     assert sorted(found) == sorted(told)
     assert len(told) > len(tasks)
-
-
-# --- waiting, and its end
-
-
-@pytest.mark.promise("appends-are-served-in-turn")
-async def test_an_owner_is_not_behind_the_flood_of_another(
-    made: Made, calls: list[list[str]], database_url: str
-) -> None:
-    log = await made.log()
-    with psycopg.connect(database_url) as holder:
-        holder.execute(ORDER)
-        running = [asyncio.create_task(open_task(log, f"flood-{n}")) for n in range(MANY)]
-        await until_blocked(database_url, event_log.WRITERS_MAX)
-        running.append(asyncio.create_task(open_task(log, "lone", owner="another-owner")))
-        await asyncio.wait(running, timeout=0)
-    await asyncio.gather(*running)
-    assert "lone" in calls[event_log.WRITERS_MAX]
-
-
-@pytest.mark.promise("appends-are-served-in-turn")
-async def test_who_waits_in_line_too_long_is_told_and_is_never_written(
-    made: Made, calls: list[list[str]], database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = await made.log()
-    with psycopg.connect(database_url) as holder:
-        holder.execute(ORDER)
-        patient: list[asyncio.Task[Task]] = []
-        for number in range(event_log.WRITERS_MAX):
-            patient.append(asyncio.create_task(open_task(log, f"patient-{number}")))
-            await until_blocked(database_url, number + 1)
-        with monkeypatch.context() as patience:
-            patience.setattr(event_log, "APPEND_PATIENCE_S", IMPATIENT_S)
-            outcomes = await outcomes_of(*(open_task(log, f"task-{n}") for n in range(MANY)))
-    assert {type(outcome) for outcome in outcomes} == {errors.StoreUnavailable}
-    await asyncio.gather(*patient)
-    await open_task(log, "last")
-    assert calls == [[f"patient-{number}"] for number in range(len(patient))] + [["last"]]
-    with psycopg.connect(database_url) as connection:
-        stored = connection.execute("SELECT count(*) FROM outlast.task_view").fetchone()
-    assert stored == (len(patient) + 1,)
-
-
-async def test_a_caller_that_goes_away_from_its_batch_leaves_nothing_half_known(
-    made: Made, database_url: str
-) -> None:
-    log = await made.log()
-    with psycopg.connect(database_url) as holder:
-        holder.execute(ORDER)
-        under_way = asyncio.create_task(open_task(log, "under-way"))
-        await until_blocked(database_url, 1)
-        gone, stays = (asyncio.create_task(open_task(log, name)) for name in ("gone", "stays"))
-        await until_blocked(database_url, 2)
-        in_line = asyncio.create_task(open_task(log, "in-line"))
-        await asyncio.wait({in_line}, timeout=0)
-        for task in (under_way, gone, in_line):
-            task.cancel()
-        await asyncio.wait({under_way, gone, in_line})
-    assert (await stays).id == "stays"
-    await open_task(log, "last")
-    for name in ("under-way", "gone", "in-line"):
-        assert len(await log.read(name)) == 1, name
-
-
-async def test_the_end_waits_for_what_is_under_way(made: Made, database_url: str) -> None:
-    log = await made.log()
-    with psycopg.connect(database_url) as holder:
-        holder.execute(ORDER)
-        appending = asyncio.create_task(open_task(log))
-        await until_blocked(database_url, 1)
-        closing = asyncio.create_task(asyncio.to_thread(log.close))
-    async with asyncio.timeout(BOUND_S):
-        await closing
-        assert (await appending).id == OPENED.task_id
-
-
-async def test_the_end_hangs_up_on_what_does_not_end_and_tells_those_in_line(
-    made: Made, database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit, "CLOSE_S_MAX", IMPATIENT_S)
-    log = await made.log()
-    with psycopg.connect(database_url) as holder:
-        holder.execute(ORDER)
-        appending = [asyncio.create_task(open_task(log, f"task-{n}")) for n in range(MANY)]
-        await until_blocked(database_url, event_log.WRITERS_MAX)
-        with anyio.fail_after(BOUND_S):
-            log.close()
-            outcomes = await asyncio.gather(*appending, return_exceptions=True)
-    assert {type(outcome) for outcome in outcomes} == {errors.StoreUnavailable}

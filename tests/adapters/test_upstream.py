@@ -345,4 +345,4 @@ class TestWire:
 
     def test_a_request_may_lack_parameters(self) -> None:
         leg = outcome_of({"resultType": "input_required", "inputRequests": {"r": {"method": "m"}}})
-        assert leg == LegEnded([Ask("r", {"method": "m", "params": {}})], None)
+        assert leg == LegEnded([Ask("r", {"method": "m"})], None)

@@ -53,6 +53,12 @@ ALL_EVENTS: Params = {"name": "task.updated", "cursor": None}
 METHODS: Mapping[str, Row] = {
     "server/discover": _row(None),
     "tools/list": _row(None),
+    "resources/list": _row(CALL),
+    "resources/templates/list": _row(CALL),
+    "resources/read": _row(CALL, {"uri": "note://none"}),
+    "prompts/list": _row(CALL),
+    "prompts/get": _row(CALL, {"name": "none"}),
+    "completion/complete": _row(CALL, {"ref": {}}),
     "tools/call": _row(CALL, {"name": "note_task", "arguments": {"path": "/dev/null"}}),
     "tasks/get": _row(
         WATCH,
@@ -122,6 +128,9 @@ BY_METHOD = "method"
 
 PAGES: Mapping[tuple[str, str], Page] = {
     ("POST", "/mcp"): Page(BY_METHOD, "/mcp"),
+    # Of a session, which only its owner has; without one there is nothing.
+    ("GET", "/mcp"): Page(None, "/mcp"),
+    ("DELETE", "/mcp"): Page(None, "/mcp"),
     ("WEBSOCKET", "/ws"): Page(BY_METHOD, "/ws"),
     ("GET", "/healthz"): Page(None, "/healthz"),
     ("GET", "/readyz"): Page(None, "/readyz"),

@@ -68,10 +68,10 @@ async def test_the_pages_together_hold_every_tool_once_in_the_upstreams_order(cl
 
 async def test_each_page_tells_how_long_and_for_whom_it_may_be_kept(client: RawClient):
     for page in await pages(client):
-        assert (page["ttlMs"], page["cacheScope"]) == (60_000, "public")
+        assert (page["ttlMs"], page["cacheScope"]) == (0, "private")  # as the upstreams say
         assert isinstance(page.get("nextCursor", ""), str)
     discovered = (await client.request("server/discover")).result
-    assert (discovered["ttlMs"], discovered["cacheScope"]) == (3_600_000, "public")
+    assert (discovered["ttlMs"], discovered["cacheScope"]) == (60_000, "public")
 
 
 async def test_a_cursor_that_is_not_ours_is_refused(client: RawClient):

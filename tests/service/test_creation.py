@@ -43,6 +43,18 @@ def lines(notes: Path) -> int:
     return len(notes.read_text().splitlines()) if notes.exists() else 0
 
 
+def opening_stored(database_url: str, task_id: str) -> dict[str, Any]:
+    """The first event of this task, as it lies in the log."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(
+            "SELECT state FROM outlast.task_events"
+            " WHERE originator_id = %s AND originator_version = 1",
+            (task_id,),
+        ).fetchone()
+    assert row is not None
+    return json.loads(row[0])
+
+
 def keyed(key: str) -> dict[str, str]:
     return {IDEMPOTENCY_KEY: key}
 
@@ -342,6 +354,18 @@ async def test_the_same_key_for_another_call_is_refused(
         reply = await client.call(tool, other_arguments, meta=meta)
         assert reply.refusal == (400, INVALID_PARAMS)
     assert tasks_stored(desk.database_url) == stored
+
+
+async def test_only_a_call_with_a_key_leaves_a_digest_to_know_it_by(
+    desk: Serving, client: RawClient, notes: Path
+):
+    arguments = {"path": str(notes)}
+    for key in (None, "digested"):
+        meta = {} if key is None else keyed(key)
+        task_id = (await client.call("note_task", arguments, meta=meta)).result["taskId"]
+        opening = opening_stored(desk.database_url, task_id)
+        assert opening["idempotency_key"] == key
+        assert (opening["call_digest"] is None) == (key is None)
 
 
 async def test_a_key_that_came_with_a_refused_call_is_free(client: RawClient, notes: Path):

@@ -187,16 +187,6 @@ async def test_other_paths_are_not_found(desk: Serving, client: RawClient, path:
     assert (await client.http.post(f"{desk.base_url}{path}", json={})).status_code == 404
 
 
-async def test_initialize_is_told_which_versions_are_spoken(client: RawClient):
-    for params in ({"protocolVersion": "2025-11-25", "capabilities": {}}, {}):
-        body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
-        headers = {"content-type": "application/json"}  # all that a legacy client sends
-        reply = await client.post(json.dumps(body).encode(), headers)
-        assert (reply.refusal, reply.body["id"]) == ((400, hostile.VERSION), 0)
-        asked = params.get("protocolVersion", "")
-        assert reply.error["data"] == {"supported": [VERSION], "requested": asked}
-
-
 async def test_a_version_that_is_not_spoken_is_answered_with_those_that_are(client: RawClient):
     body = envelope("server/discover", meta={f"{PREFIX}protocolVersion": "2999-01-01"})
     reply = await client.send(body, mcp_protocol_version="2999-01-01")

@@ -209,6 +209,12 @@ NEEDS = {
     "server/discover": None,
     "tools/list": None,
     "tools/call": CALL,
+    "resources/list": CALL,
+    "resources/templates/list": CALL,
+    "resources/read": CALL,
+    "prompts/list": CALL,
+    "prompts/get": CALL,
+    "completion/complete": CALL,
     "tasks/update": CALL,
     "tasks/cancel": CALL,
     "tasks/get": WATCH,
@@ -224,7 +230,7 @@ NEEDS = {
 @pytest.mark.promise("each-door-has-its-scope")
 @pytest.mark.parametrize("method", NEEDS)
 async def test_each_method_needs_its_scope(world: World, method: str):
-    params: dict[str, Any] = {"name": "desk_nothing_like_it", "taskId": UNKNOWN}
+    params: dict[str, Any] = {"name": "desk_none", "uri": "note://none", "taskId": UNKNOWN}
     body = {**envelope(method, params), "id": 7}
     needed = NEEDS[method]
     for scope in ("", CALL, WATCH, "outlast:operate outlast:audit", "call watch"):
