@@ -28,15 +28,3 @@ LANGUAGE sql VOLATILE SET enable_seqscan TO off SET enable_bitmapscan TO off AS 
     SET worker = claimer, lease_until = clock_timestamp() + make_interval(secs => lease_s)
     FROM found WHERE q.task_id = found.task_id RETURNING q.task_id, q.due
 $$;
-
--- As before; but a lease of the asker's own that has run out is one that it does not know of any more: the store went away
--- when it was given, or was to be given back. If there is no other worker, only the asker can take it again.
-CREATE OR REPLACE FUNCTION outlast.quiet_seconds(asker text) RETURNS double precision
-LANGUAGE sql VOLATILE SET enable_seqscan TO off SET enable_bitmapscan TO off AS $$
-    SELECT CASE
-        WHEN EXISTS (SELECT FROM outlast.run_queue q
-            WHERE q.worker IS NOT NULL AND (q.worker <> asker OR q.lease_until < now())) THEN 0
-        ELSE extract(epoch FROM (SELECT min(q.due) FROM outlast.run_queue q WHERE q.worker IS NULL AND q.due > now())
-            - now())::float8
-    END
-$$;

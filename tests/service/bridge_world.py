@@ -1,4 +1,4 @@
-"""A server of the old kind behind Outlast: its jobs as files, and what its tools were called for."""
+"""A server of the old kind behind Outlast: its jobs as files, and what was asked of its tools."""
 
 import json
 import os
