@@ -124,10 +124,10 @@ async def _serve(chosen: Settings, config: Config) -> None:
     sign = asyncio.create_task(signals.get())
     try:
         await _first_of(reading, gone, holding, sign)
+        if sign.done() and not reading.done():
+            sign = asyncio.create_task(signals.get())
         reading.cancel()
         serving.leaving.set()
-        if sign.done():
-            sign = asyncio.create_task(signals.get())
         ending = asyncio.create_task(serving.end(holding))
         await _first_of(ending, sign, seconds=chosen.drain_s)
         ending.cancel()

@@ -290,7 +290,10 @@ async def test_a_second_sign_cuts_short_what_still_runs(tmp_path: Path, database
     async with talking(tmp_path, flags, patient) as talk:
         await talk.opened("sleep_forever", {"marker": str(marker)})
         await until_file_says(marker, "started", ANSWER_S_MAX)
+        watch = {"notifications": {"toolsListChanged": True}}
+        listening = await talk.say("subscriptions/listen", watch)
         await talk.hang_up()
+        await talk.answer(listening)  # it has seen that its input is closed
         talk.process.terminate()
         assert await talk.ended() == 0
         await until_file_says(marker, "stopped")
