@@ -11,7 +11,7 @@ from eventsourcing.persistence import StoredEvent
 from hypothesis import example, given, strategies as st
 
 from outlast.adapters import codec, snapshots
-from outlast.adapters.event_log import PostgresEventLog
+from outlast.adapters.event_log import PostgresEventLog, TaskEventMapper
 from outlast.adapters.postgres import Database
 from outlast.adapters.rebuild import Rebuild
 from outlast.adapters.sealing import Sealer
@@ -41,7 +41,7 @@ from outlast.tests.domain.given import (
     opened,
     starts,
 )
-from outlast.tests.domain.test_golden import GOLDEN, MAPPER
+from outlast.tests.domain.golden import GOLDEN
 from outlast.tests.support.sealed import sealer
 
 pytestmark = pytest.mark.anyio
@@ -105,7 +105,7 @@ def test_what_events_mean_has_changed_only_together_with_the_rules() -> None:
     for line in GOLDEN:
         state = codec.encode(line["state"] | {"class_version": line["class_version"]})
         row = StoredEvent(line["task_id"], line["version"], line["topic"], state)
-        event = MAPPER.to_domain_event(row)
+        event = TaskEventMapper().to_domain_event(row)
         tasks[event.task_id] = fold([event], tasks.get(event.task_id))
     told = b"\n".join(snapshots.encoded(task) for _, task in sorted(tasks.items()) if task)
     assert (snapshots.RULES, hashlib.sha256(told).hexdigest()[:16]) == (1, "59fff74add30326a")

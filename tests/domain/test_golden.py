@@ -8,7 +8,6 @@ import json
 import uuid
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -20,13 +19,8 @@ from outlast.domain.change import detailed_task
 from outlast.domain.events import EVENT_TYPES, TaskEvent
 from outlast.domain.task import Task, evolve
 from outlast.tests.domain import invariants
+from outlast.tests.domain.golden import GOLDEN, Line
 
-Line = dict[str, Any]
-
-GOLDEN = [
-    json.loads(text)
-    for text in (Path(__file__).parent / "golden_events.jsonl").read_text("utf-8").splitlines()
-]
 MAPPER = TaskEventMapper()
 
 
