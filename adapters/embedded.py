@@ -13,6 +13,7 @@ not here: this file ends at a URL.
 
 import fcntl
 import os
+import stat
 import subprocess
 import tempfile
 from collections.abc import Generator, Sequence
@@ -31,6 +32,7 @@ START_S_MAX = 120.0  # after a crash, the replay of a long write-ahead log count
 LOCK_S_MAX = 0.5
 OWNER_END_S_MAX = 5.0
 SOCKET = ".s.PGSQL.5432"
+PRIVATE = 0o700
 SOCKET_PATH_BYTES_MAX = 100  # the kernel takes 107 (Linux) or 103 (macOS)
 LOG_BYTES_MAX = 1 << 20
 LOG_TAIL_LINES = 15
@@ -134,8 +136,10 @@ class EmbeddedServer:
         cluster.end_remains(data)
         if not data.exists():
             cluster.make(bin_folder, data, user)
-        _remove_socket_folder(run)
-        sockets = _make_socket_folder(run)
+        sockets = _socket_folder_left(run)
+        if sockets is None:
+            _remove_socket_folder(run)
+            sockets = _make_socket_folder(run)
         command = [*cluster.run_as(user), str(bin_folder / "postgres")]
         self._launch(command, data, sockets)
         address = f"host={quote(os.fsencode(sockets), safe='')}&port={_SETTINGS['port']}"
@@ -273,6 +277,24 @@ def _take_lock(folder: Path) -> int:
     os.ftruncate(file, 0)
     os.write(file, f"{os.getpid()}\n".encode())
     return file
+
+
+def _socket_folder_left(run: Path) -> Path | None:
+    """The folder elsewhere that an owner before us has left, emptied: so its URL is good again.
+
+    Who used the server of an owner that was killed finds the next one without being told.
+    """
+    if not run.is_symlink():
+        return None
+    sockets = run.readlink()
+    with suppress(OSError):
+        status = sockets.lstat()
+        is_private = stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == PRIVATE
+        if is_private and status.st_uid == os.geteuid():
+            for name in (SOCKET, f"{SOCKET}.lock"):
+                (sockets / name).unlink(missing_ok=True)
+            return sockets
+    return None
 
 
 def _make_socket_folder(run: Path) -> Path:

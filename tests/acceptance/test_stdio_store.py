@@ -72,7 +72,11 @@ async def test_several_in_one_folder_have_one_store_that_goes_with_the_last(tmp_
 
 
 @pytest.mark.promise("stdio-clients-share-a-store")
-async def test_a_store_whose_keeper_is_killed_is_there_again(tmp_path: Path):
+@pytest.mark.parametrize("length", [0, 100])
+async def test_a_store_whose_keeper_is_killed_is_there_again(length: int, tmp_path: Path):
+    if length:  # longer than the path of a socket may be
+        tmp_path = tmp_path / ("long" * (length // 4))
+        tmp_path.mkdir()
     async with talking(tmp_path, arguments(tmp_path)) as talk:
         await talk.ask("tasks/get", {"taskId": "x"})
         lock = tmp_path / ".outlast" / "owner.lock"

@@ -221,25 +221,6 @@ def test_the_socket_is_closed_to_other_users(folder: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
-@pytest.mark.parametrize("name", ["a long one " * 9, "one, two", 'a "b"'])
-def test_a_path_that_fits_no_socket_gets_a_private_one_that_is_removed(
-    home: Path, name: str
-) -> None:
-    folder = home / name
-    with EmbeddedServer.start(folder) as server:
-        sockets = (folder / "pg" / "run").readlink()
-        assert stat.S_IMODE(sockets.stat().st_mode) == 0o700
-        assert query(server.url, "SELECT 1") == 1
-    assert not sockets.exists()
-    with owner_process(folder) as (_, kill):
-        sockets = (folder / "pg" / "run").readlink()
-        kill()
-    assert sockets.exists()
-    with EmbeddedServer.start(folder) as server:
-        assert kept_rows(server) == 100
-        assert not sockets.exists()
-
-
 def test_a_second_owner_is_refused_and_told_the_pid_of_the_first(used_folder: Path) -> None:
     with EmbeddedServer.start(used_folder) as server:
         with pytest.raises(ConfigurationError, match=rf"pid {os.getpid()}\b"):
