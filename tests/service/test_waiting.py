@@ -52,14 +52,20 @@ async def test_an_undeclared_client_that_asks_for_progress_reads_it_on_a_stream(
         assert answer["result"]["_meta"][SERVER_INFO]["name"] == "outlast"
 
 
+async def test_who_asks_for_no_progress_gets_one_answer_in_json(client: RawClient, notes: Path):
+    arguments = {"path": str(notes), "seconds": 0.2}
+    reply = await client.call("note_task", arguments, capabilities=UNDECLARED)
+    assert (reply.is_stream, reply.result["resultType"]) == (False, "complete")
+
+
 @pytest.mark.parametrize("token", [None, True, 1.5, [], {}])
-async def test_who_asks_for_no_progress_gets_one_answer_in_json(
+async def test_a_progress_token_of_another_type_is_refused_and_nothing_runs(
     client: RawClient, notes: Path, token: Any
 ):
-    meta = {"progressToken": token} if token is not None else {}
-    arguments = {"path": str(notes), "seconds": 0.2}
+    meta, arguments = {"progressToken": token}, {"path": str(notes), "seconds": 0.2}
     reply = await client.call("note_task", arguments, capabilities=UNDECLARED, meta=meta)
-    assert (reply.is_stream, reply.result["resultType"]) == (False, "complete")
+    assert reply.refusal == (400, -32602)
+    assert not notes.exists()
 
 
 async def test_who_reads_no_streams_gets_one_answer_in_json(client: RawClient, notes: Path):
