@@ -10,10 +10,9 @@ from typing import Any, cast
 
 import orjson
 
-from .port import Change
+from .port import VERSION_META_KEY, Change
 
 SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
-VERSION_META_KEY = "dev.outlast/version"  # beside each task: its version, to drop repeats by
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 TASK_CHANGED = "notifications/tasks"

@@ -16,8 +16,8 @@ from ..domain import errors
 from ..domain.clienting import STATUSES, Backstop, Server, TaskExpired
 from ..domain.ports import TaskView
 from .feed import Feed
-from .frames import VERSION_META_KEY, TaskState, task_state
-from .port import AFTER_META_KEY, Change
+from .frames import TaskState, task_state
+from .port import AFTER_META_KEY, VERSION_META_KEY, Change
 from .source import Backoff, Place
 
 CHANGES_META_KEY = "dev.outlast/changes"

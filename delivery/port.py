@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from ..domain import errors
 from ..domain.ports import TaskView
 
+VERSION_META_KEY = "dev.outlast/version"  # beside each task: its version, to drop repeats by
 AFTER_META_KEY = "dev.outlast/after"  # on a request: task id to the version that the client knows
 KEEP_ALIVE = b""  # the empty frame: nothing to tell, and the carrier shows that it lives
 

@@ -3,7 +3,10 @@
 import asyncio
 from http import HTTPStatus
 
+from mcp_types import INVALID_REQUEST
 from starlette.requests import Request
+
+from .jsonrpc import Rejection
 
 
 class BodyRefused(Exception):
@@ -43,6 +46,16 @@ async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
             seconds_max,
         ) from None
     return bytes(body)
+
+
+async def read_message(request: Request, bytes_max: int, seconds_max: float) -> bytes:
+    """The same for a JSON-RPC message. Raises Rejection, and ClientDisconnect."""
+    try:
+        return await read(request, bytes_max, seconds_max)
+    except BodyRefused as refused:
+        raise Rejection(
+            INVALID_REQUEST, refused.message, data=refused.data, status=refused.status
+        ) from None
 
 
 def is_json(request: Request) -> bool:

@@ -6,6 +6,7 @@ method, capability, parameters. Each step that refuses has created nothing.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol, cast
 
 from mcp_types import INVALID_REQUEST, METHOD_NOT_FOUND, SERVER_INFO_META_KEY
@@ -111,7 +112,7 @@ class Endpoint:
                 request_id = error.request_id
             elif isinstance(error, errors.TooManyRequests) and request_id is None:
                 request_id = await _cheap_id(request)
-            return _refusal(request_id, error)
+            return problems.response(request_id, error)
 
     async def open(self, exchange: Exchange) -> OpenWatch:
         """Serve a judged request on a connection that carries many: its answer is the last frame.
@@ -177,21 +178,9 @@ class Endpoint:
         self, exchange: Exchange, work: "asyncio.Future[Result]"
     ) -> AsyncGenerator[bytes]:
         """The news, and empty frames that keep the connection alive, until the answer."""
-        while not work.done():
-            news = asyncio.ensure_future(exchange.news.get())
-            try:
-                await asyncio.wait(
-                    {work, news}, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                told = news.done()
-                news.cancel()
-            if told:
-                yield exchange.notification(news.result())
-            elif not work.done():
-                yield KEEP_ALIVE
-        while not exchange.news.empty():
-            yield exchange.notification(exchange.news.get_nowait())
+        async with aclosing(exchange.news_until(work, KEEP_ALIVE_S)) as told:
+            async for news in told:
+                yield KEEP_ALIVE if news is None else exchange.notification(news)
         yield self._outcome(exchange, work)
 
     def _outcome(self, exchange: Exchange, work: "asyncio.Future[Result]") -> bytes:
@@ -199,10 +188,7 @@ class Endpoint:
             return self._respond(exchange.request_id, work.result())
         except Exception as error:  # noqa: BLE001 - the edge again: only the headers are gone
             self._throttle.refused(error)
-            refused = problems.rejection(error)
-            return jsonrpc.error_bytes(
-                exchange.request_id, refused.code, refused.message, refused.data
-            )
+            return problems.message(exchange.request_id, error)
 
     def _respond(self, request_id: RequestId, result: Result) -> bytes:
         return jsonrpc.result_bytes(request_id, self._complete(result))
@@ -255,12 +241,7 @@ class _Stream(StreamingResponse):
 async def _body(request: Request) -> bytes:
     if not bodies.is_json(request):
         raise Rejection(INVALID_REQUEST, f"The Content-Type must be {JSON}", status=415)
-    try:
-        return await bodies.read(request, BODY_BYTES_MAX, BODY_S_MAX)
-    except bodies.BodyRefused as refused:
-        raise Rejection(
-            INVALID_REQUEST, refused.message, data=refused.data, status=refused.status
-        ) from None
+    return await bodies.read_message(request, BODY_BYTES_MAX, BODY_S_MAX)
 
 
 async def _cheap_id(request: Request) -> RequestId | None:
@@ -269,12 +250,6 @@ async def _cheap_id(request: Request) -> RequestId | None:
         return jsonrpc.id_of(await bodies.read(request, jsonrpc.ID_BODY_BYTES_MAX, ID_S_MAX))
     except (bodies.BodyRefused, ClientDisconnect):
         return None
-
-
-def _refusal(request_id: RequestId | None, error: Exception) -> Response:
-    refused = problems.rejection(error)
-    body = jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
-    return Response(body, refused.status, refused.headers, JSON)
 
 
 def _json(body: bytes) -> Response:

@@ -1,7 +1,7 @@
 """One request as a method sees it: who asks, what they declared, what they are told on the way."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -85,6 +85,26 @@ class Exchange:
             self.news.get_nowait()
         self.news.put_nowait(news)
         self.told.set()
+
+    async def news_until(
+        self, work: "asyncio.Future[Any]", quiet_s: float | None = None
+    ) -> AsyncGenerator[Progress | Logged | None]:
+        """All news until the work is over, in order; None each time that none has come for long."""
+        while not work.done():
+            news = asyncio.ensure_future(self.news.get())
+            try:
+                await asyncio.wait(
+                    {work, news}, timeout=quiet_s, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                told = news.done()
+                news.cancel()
+            if told:
+                yield news.result()
+            elif not work.done():
+                yield None
+        while not self.news.empty():
+            yield self.news.get_nowait()
 
     def notification(self, news: Progress | Logged) -> bytes:
         """The JSON text of the notification that tells this."""

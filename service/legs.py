@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..domain.ports import ToolCall
+from ..domain.ports import Faulted, ToolCall
 from ..domain.task import Task
 
 PENDING_KEY = "dev.outlast/pending"  # in a result's `_meta`: a job elsewhere will tell the rest
@@ -42,3 +42,9 @@ def is_task(result: Mapping[str, Any]) -> bool:
 def merged_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """The upstream's result as this revision sends it: a legacy one brings no `resultType`."""
     return {"resultType": "complete", **result}
+
+
+def error_of(fault: Faulted) -> dict[str, Any]:
+    """The upstream's error as a task ends with it, without data where it gave none."""
+    error: dict[str, Any] = {"code": fault.code, "message": fault.message}
+    return error if fault.data is None else {**error, "data": fault.data}

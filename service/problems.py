@@ -6,9 +6,11 @@ from typing import Any
 
 from mcp.shared.inbound import ERROR_CODE_HTTP_STATUS
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
+from starlette.responses import Response
 
 from ..domain import draft, errors
-from .jsonrpc import Rejection
+from . import jsonrpc
+from .jsonrpc import Rejection, RequestId
 
 _log = logging.getLogger("outlast.endpoint")
 
@@ -55,6 +57,19 @@ def rejection(error: Exception) -> Rejection:
             return _of_code(code, str(error), _data(error))
     _log.error("a request failed for an unexpected reason", exc_info=error)
     return _of_code(INTERNAL_ERROR, "Internal error", None)
+
+
+def message(request_id: RequestId | None, error: Exception) -> bytes:
+    """The answer to a failed request, for where only a message can tell it."""
+    refused = rejection(error)
+    return jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
+
+
+def response(request_id: RequestId | None, error: Exception) -> Response:
+    """The answer to a failed request over HTTP."""
+    refused = rejection(error)
+    body = jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
+    return Response(body, refused.status, refused.headers, "application/json")
 
 
 def _too_fast(error: errors.TooManyRequests) -> Rejection:

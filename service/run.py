@@ -36,7 +36,7 @@ from .bridging.following import Following
 from .bridging.port import Bridge, Job
 from .budget import Budget
 from .commands import Commands
-from .legs import is_pending, merged_result, tool_call
+from .legs import error_of, is_pending, merged_result, tool_call
 from .news import NewsReader
 
 RECHECK_S = 300.0  # a last resort: the signal adapter itself looks for what it may have missed
@@ -277,7 +277,7 @@ class Run:
             case Returned():
                 await self._returned(item.result)
             case Faulted():
-                await self._fail({"code": item.code, "message": item.message, "data": item.data})
+                await self._fail(error_of(item))
             case _:
                 await self._end_without_outcome()
 
@@ -351,8 +351,7 @@ class Run:
         else:
             await self._lose("the call ended without an outcome")
 
-    async def _fail(self, told: Mapping[str, Any]) -> None:
-        error = {name: value for name, value in told.items() if value is not None}
+    async def _fail(self, error: Mapping[str, Any]) -> None:
         await self._finish(lambda task: decisions.fail(task, self._attempt, error, self._now()))
 
     async def _lose(self, why: str) -> None:

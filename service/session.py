@@ -23,7 +23,7 @@ Connect = Callable[[Send, Refuse], Connection]
 Opening = Callable[[Connection, Exchange], Awaitable[None]]
 
 
-class Door:
+class Gate:
     """What every session of a process is held against."""
 
     def __init__(self, access: Access, throttle: Throttle | None = None) -> None:
@@ -34,9 +34,9 @@ class Session:
     """What one caller sends on one connection. `opening` lets a request's frames flow on it."""
 
     def __init__(
-        self, caller: Caller, connect: Connect, send: Send, opening: Opening, door: Door
+        self, caller: Caller, connect: Connect, send: Send, opening: Opening, gate: Gate
     ) -> None:
-        self._caller, self._opening, self._door = caller, opening, door
+        self._caller, self._opening, self._gate = caller, opening, gate
         self.connection = connect(send, self.refuse)
 
     async def take(self, text: bytes) -> bytes | None:
@@ -59,18 +59,18 @@ class Session:
 
     def refuse(self, request_id: RequestId | None, error: Exception) -> bytes:
         """The JSON-RPC error for a failure, which is counted."""
-        self._door.throttle.refused(error)
-        return refusal(request_id, error)
+        self._gate.throttle.refused(error)
+        return problems.message(request_id, error)
 
     async def _notified(self, message: Message) -> None:
         if message.method == CANCELLED:
             await self.connection.cancelled(message.params.get("requestId"))
 
     async def _open(self, message: Message, request_id: RequestId) -> None:
-        caller, door = self._caller, self._door
-        door.throttle.called(caller.owner.key)
+        caller, gate = self._caller, self._gate
+        gate.throttle.called(caller.owner.key)
         envelope.check(message, None, require_task_name=False)
-        door.access.demand_method(caller, message.method, message.params["_meta"])
+        gate.access.demand_method(caller, message.method, message.params["_meta"])
         exchange = Exchange(
             caller,
             request_id,
@@ -80,9 +80,3 @@ class Session:
             None,
         )
         await self._opening(self.connection, exchange)
-
-
-def refusal(request_id: RequestId | None, error: Exception) -> bytes:
-    """The JSON-RPC error for a failure."""
-    refused = problems.rejection(error)
-    return jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)

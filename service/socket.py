@@ -13,7 +13,7 @@ from .access import Access
 from .endpoint import Streams
 from .exchange import Exchange
 from .jsonrpc import Rejection
-from .session import Connect, Door, Send, Session
+from .session import Connect, Gate, Send, Session
 from .throttle import Throttle
 
 IDLE_S_MAX = 60.0  # a connection on which nothing is watched is closed after this
@@ -39,16 +39,16 @@ class Socket:
         streams: Streams | None = None,
         throttle: Throttle | None = None,
     ) -> None:
-        self._connect, self._door = connect, Door(access, throttle)
+        self._connect, self._gate = connect, Gate(access, throttle)
         self._streams: Streams = streams or {}
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end. A refused one gets its HTTP status."""
         try:
-            caller = await self._door.access.admit(socket.headers)
-            self._door.throttle.called(caller.owner.key)
+            caller = await self._gate.access.admit(socket.headers)
+            self._gate.throttle.called(caller.owner.key)
         except (Rejection, errors.TooManyRequests) as error:
-            self._door.throttle.refused(error)
+            self._gate.throttle.refused(error)
             refused = problems.rejection(error)
             said = Response(refused.message, refused.status, refused.headers)
             await socket.send_denial_response(said)
@@ -63,7 +63,7 @@ class Socket:
                 reading.cancel()
                 raise errors.ConnectionLost from error
 
-        session = Session(caller, self._connect, send, self._open, self._door)
+        session = Session(caller, self._connect, send, self._open, self._gate)
         reading = asyncio.create_task(_read(socket, session, send))
         try:
             _, waiting = await asyncio.wait({reading}, timeout=carriers.seconds_until(caller.until))

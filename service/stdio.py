@@ -20,7 +20,7 @@ from . import jsonrpc
 from .endpoint import BODY_BYTES_MAX, Endpoint
 from .exchange import Exchange
 from .jsonrpc import Rejection
-from .session import Connect, Door, Send, Session
+from .session import Connect, Gate, Send, Session
 from .streams import TOO_LONG
 
 EARLY = frozenset({"server/discover", "tools/list"})
@@ -56,12 +56,12 @@ class Stdio:
         self,
         wire: Wire,
         connect: Connect,
-        door: Door,
+        gate: Gate,
         early: Endpoint,
         ready: "asyncio.Future[Whole]",
     ) -> None:
         self._wire, self._early, self._ready = wire, early, ready
-        self._session = Session(LOCAL_CALLER, connect, wire.send, self._open, door)
+        self._session = Session(LOCAL_CALLER, connect, wire.send, self._open, gate)
 
     @property
     def is_idle(self) -> bool:

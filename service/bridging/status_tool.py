@@ -4,7 +4,6 @@ How they are called and what they answer is the policy's `bridge`. It is read an
 so that a mistake in it can be put right while jobs run.
 """
 
-import asyncio
 import contextlib
 import logging
 import math
@@ -12,18 +11,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...domain import errors
-from ...domain.decisions import INTERNAL_ERROR
 from ...domain.jobs import Sight
-from ...domain.ports import Faulted, HeldAsk, Returned, ToolCall, Upstreams
+from ...domain.ports import Faulted, Returned, ToolCall, Upstreams
 from ...domain.task import Task, amount
 from ..legs import merged_result
 from ..policy import StatusBridge
+from .answering import MESSAGE_CHARS_MAX, answer_of
 from .places import Place, text_of
 from .port import Away, Cancelled, Completed, Job, Pace, Seen, Unknown, Working
 
 KIND = "status_tool"
-ANSWER_S_MAX = 20.0  # one answer of one of the tools
-MESSAGE_CHARS_MAX = 1_000
 STATE_CHARS_MAX = 100
 STATES_NOTED_MAX = 1_000
 
@@ -119,16 +116,10 @@ class StatusTools:
         arguments = {k: v for k, v in task.opened.arguments.items() if k in policy.repeat}
         arguments[policy.job_argument] = (task.job or {}).get("id")
         call = ToolCall(task.opened.upstream, tool, arguments, {}, trace=task.opened.trace)
-        try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                outcome = await self._outcome(call)
-        except TimeoutError:
-            return Away(f"{tool} did not answer within {ANSWER_S_MAX:g} s")
-        except errors.UpstreamUnavailable as error:
-            return Away(str(error))
-        if isinstance(outcome, Returned):
-            return outcome
-        said = "it wants to ask something" if outcome is None else outcome.message
+        answer = await answer_of(self._upstreams.call(call), f"{tool} did not answer")
+        if isinstance(answer, Returned | Away):
+            return answer
+        said = answer.message if isinstance(answer, Faulted) else "it wants to ask something"
         self._note(task, tool, f"{tool} cannot be called, or not like this")
         return Unknown(f"{tool} answered: {said}"[:MESSAGE_CHARS_MAX])
 
@@ -137,18 +128,6 @@ class StatusTools:
         said = text_of(result) if result.get("isError") is True else "nothing that is known here"
         self._note(task, f"{tool} refused", f"{tool} gave no answer that the policy describes")
         return Unknown(f"{tool} answered: {said}"[:MESSAGE_CHARS_MAX])
-
-    async def _outcome(self, call: ToolCall) -> Returned | Faulted | None:
-        running = await self._upstreams.call(call)
-        try:
-            async for news in running.news():
-                if isinstance(news, HeldAsk):
-                    news.refuse(INTERNAL_ERROR, "Nobody can be asked anything here")
-                elif isinstance(news, Returned | Faulted):
-                    return news
-        finally:
-            await running.cancel()
-        return None
 
     async def _check(self, task: Task, policy: StatusBridge) -> None:
         """Say which tools of the policy the upstream does not have, before they are needed."""

@@ -5,22 +5,21 @@ Nobody but us knows the handle. Our client has a task of ours, so it is told of 
 is, though the upstream may know polling alone. Polling is all that is asked of an upstream here.
 """
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ...domain import errors
+from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
+
 from ...domain.decisions import INTERNAL_ERROR
 from ...domain.jobs import Sight
 from ...domain.passing import Forward, PassThrough
-from ...domain.ports import Faulted, HeldAsk, LegEnded, Returned, RunningCall
+from ...domain.ports import Faulted, LegEnded, Returned
 from ...domain.task import Task
-from ..legs import is_task, merged_result
+from ..legs import error_of, is_task, merged_result
+from .answering import MESSAGE_CHARS_MAX, Answer, answer_of
 from .port import Asks, Away, Cancelled, Completed, Failed, Job, Pace, Seen, Unknown, Working
 
 KIND = "upstream_task"
-ANSWER_S_MAX = 20.0  # one answer of the upstream
-MESSAGE_CHARS_MAX = 1_000
 POLL_MS = 1_000  # where the upstream names no interval
 POLL_MS_MIN, POLL_MS_MAX = 100, 300_000  # of the interval that it may name
 PAUSE_MS_MAX = 60_000  # between two looks at an old task, unless it names a longer interval
@@ -28,10 +27,7 @@ LOST_AFTER_MS = 5_000  # the upstream says, more than once, that there is no suc
 TIME_MS_MAX = 366 * 86_400_000  # what is longer counts as not said
 
 # There is no such task, or there are no tasks at all: no other look will find it.
-_NO_SUCH_TASK = (-32602, -32601)
-_MISSING_CAPABILITY = -32021
-
-Outcome = Returned | Faulted | LegEnded
+_NO_SUCH_TASK = (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 
 class UpstreamTasks:
@@ -73,12 +69,11 @@ class UpstreamTasks:
         if fault.code in _NO_SUCH_TASK:
             # One that was told to stop may as well be gone.
             return Cancelled() if task.cancel_requested else Unknown(said)
-        if fault.code != _MISSING_CAPABILITY:
+        if fault.code != MISSING_REQUIRED_CLIENT_CAPABILITY:
             return Away(said)
         # It waits for what this client can never give.
         await self.cancel(task)
-        error = {"code": fault.code, "message": fault.message, "data": fault.data}
-        return Failed({key: value for key, value in error.items() if value is not None})
+        return Failed(error_of(fault))
 
     async def answer(self, task: Task, answers: Mapping[str, Mapping[str, Any]]) -> bool:
         """See Bridge."""
@@ -98,30 +93,13 @@ class UpstreamTasks:
 
     async def _asked(
         self, task: Task, method: str, more: Mapping[str, Any] | None = None
-    ) -> Outcome | Away:
+    ) -> Answer | Away:
         opened = task.opened
         params = {"taskId": (task.job or {}).get("id"), **(more or {}), "_meta": opened.trace or {}}
         request = Forward(method, params, opened.client_capabilities, opened.upstream)
-        try:
-            async with asyncio.timeout(ANSWER_S_MAX):
-                outcome = await _outcome(await self._passing.forward(request))
-        except TimeoutError:
-            return Away(f"The upstream did not answer {method} within {ANSWER_S_MAX:g} s")
-        except errors.UpstreamUnavailable as error:
-            return Away(str(error))
-        return outcome or Away(f"The upstream left {method} without an answer")
-
-
-async def _outcome(running: RunningCall) -> Outcome | None:
-    try:
-        async for news in running.news():
-            if isinstance(news, HeldAsk):
-                news.refuse(INTERNAL_ERROR, "Nobody can be asked anything here")
-            elif isinstance(news, Returned | Faulted | LegEnded):
-                return news
-    finally:
-        await running.cancel()
-    return None
+        late = f"The upstream did not answer {method}"
+        answer = await answer_of(self._passing.forward(request), late)
+        return answer or Away(f"The upstream left {method} without an answer")
 
 
 def _seen(told: Mapping[str, Any]) -> Seen:

@@ -116,7 +116,7 @@ async def _serve(chosen: Settings, config: Config) -> None:
     signals, streams = heard_signals(), Streams.standard(BODY_BYTES_MAX)
     ready: asyncio.Future[Whole] = asyncio.get_running_loop().create_future()
     early = wiring.early(config)
-    stdio = Stdio(streams, early.connect, early.door, early.endpoint, ready)
+    stdio = Stdio(streams, early.connect, early.gate, early.endpoint, ready)
     serving = _Serving(chosen, config, early, stdio, ready)
     holding = asyncio.create_task(serving.hold())
     reading = asyncio.create_task(stdio.serve())

@@ -7,7 +7,7 @@ Only `notifications/cancelled` cancels it.
 
 import asyncio
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -100,17 +100,10 @@ class Calls:
         """One answer, with the news on the way to it told before it."""
         work = asyncio.ensure_future(self.waiting.methods[exchange.method](exchange))
         try:
-            while not work.done():
-                news = asyncio.ensure_future(exchange.news.get())
-                try:
-                    await asyncio.wait({work, news}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    told = news.done()
-                    news.cancel()
-                if told:
-                    await _pass_on(context, exchange, news.result())
-            while not exchange.news.empty():
-                await _pass_on(context, exchange, exchange.news.get_nowait())
+            async with aclosing(exchange.news_until(work)) as told:
+                async for news in told:
+                    if news is not None:
+                        await _pass_on(context, exchange, news)
             result = work.result()
         finally:
             work.cancel()

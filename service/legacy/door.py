@@ -25,6 +25,7 @@ from ...domain.owner import Caller
 from .. import bodies, jsonrpc, problems
 from ..access import Access
 from ..carriers import seconds_until
+from ..endpoint import BODY_BYTES_MAX, BODY_S_MAX
 from ..jsonrpc import Rejection
 from ..throttle import Throttle
 from .replay import Replay
@@ -32,7 +33,6 @@ from .visit import HERE, Carried, Session, Visit
 
 SESSION_ID, VERSION = b"mcp-session-id", b"mcp-protocol-version"
 LAST_EVENT_ID = b"last-event-id"
-BODY_BYTES_MAX, BODY_S_MAX = 4 * 1024 * 1024, 30.0
 LOOKS_PER_IDLE_TIME = 4  # how often sessions are looked through for idle ones
 
 # As the server lists them, for a comparison that costs next to nothing.
@@ -120,7 +120,7 @@ class Door:
             self._throttle.called(caller.owner.key)
             session = self._session(request, caller)
             if request.method == "POST":
-                body = await self._body(request)
+                body = await bodies.read_message(request, BODY_BYTES_MAX, BODY_S_MAX)
                 value = jsonrpc.decoded(body)
                 request_id = _request_id(value)
                 self._demand(caller, value)
@@ -129,7 +129,7 @@ class Door:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001 - the edge: every failure has an answer
             self._throttle.refused(error)
-            return _refusal(request_id, error)
+            return problems.response(request_id, error)
 
     async def get_or_delete(self, request: Request) -> Response:
         """The stream or the end of a session; without one there is nothing but POST."""
@@ -145,14 +145,6 @@ class Door:
             # Another's, one that has ended, and one that never was: the client begins a new one.
             raise Rejection(INVALID_REQUEST, "Session not found", status=404)
         return session
-
-    async def _body(self, request: Request) -> bytes:
-        try:
-            return await bodies.read(request, BODY_BYTES_MAX, BODY_S_MAX)
-        except bodies.BodyRefused as refused:
-            raise Rejection(
-                INVALID_REQUEST, refused.message, data=refused.data, status=refused.status
-            ) from None
 
     def _demand(self, caller: Caller, value: Mapping[str, Any]) -> None:
         """The scope of the method, while there is an HTTP status to refuse with."""
@@ -288,12 +280,6 @@ def _request_id(value: Mapping[str, Any]) -> jsonrpc.RequestId | None:
 
 def _object(value: Any) -> dict[str, Any]:
     return cast(dict[str, Any], value) if isinstance(value, dict) else {}
-
-
-def _refusal(request_id: jsonrpc.RequestId | None, error: Exception) -> Response:
-    refused = problems.rejection(error)
-    body = jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
-    return Response(body, refused.status, refused.headers, "application/json")
 
 
 async def _nothing() -> Message:

@@ -16,12 +16,13 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from ...domain import draft, errors
+from ...domain.clienting import TERMINAL
 from ...domain.push import Filter, Page
 from ..exchange import Exchange
 from . import shapes
 from .asking import Context
 from .calls import exchange_of
-from .waiting import TERMINAL, Waiting
+from .waiting import Waiting
 
 LOOK_EVENTS = 500  # of the owner's journal, for one page
 CANCEL_S_MAX = 5.0  # a tool that takes longer to stop is told of as it stands then

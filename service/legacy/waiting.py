@@ -10,16 +10,14 @@ import orjson
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
-from ...delivery.port import KEEP_ALIVE, Listener, ListenRequest
+from ...delivery.port import KEEP_ALIVE, VERSION_META_KEY, Listener, ListenRequest
 from ...domain import errors
+from ...domain.clienting import TERMINAL
 from ...domain.events import ProgressReported, TaskEvent
 from ...domain.task import Task
 from ..exchange import Exchange
 from . import shapes
 from .asking import Context, ask, tell
-
-TERMINAL = frozenset({"completed", "failed", "cancelled"})
-VERSION_META_KEY = "dev.outlast/version"
 
 Method = Callable[[Exchange], Awaitable[bytes | dict[str, Any]]]
 Moments = Callable[[str, Collection[int]], Awaitable[Mapping[int, tuple[TaskEvent, Task]]]]

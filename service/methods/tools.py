@@ -30,7 +30,7 @@ from ..commands import Commands
 from ..exchange import IDEMPOTENCY_META_KEY, Exchange
 from ..ids import TaskIds
 from ..jsonrpc import Rejection
-from ..legs import is_task, merged_result
+from ..legs import error_of, is_task, merged_result
 from ..news import NewsReader
 from ..policy import Ask, Policies, Policy, Run
 from ..retention import Retention
@@ -281,8 +281,7 @@ class ToolMethods:
         if isinstance(item, Returned):
             ended = decisions.complete(task, 1, merged_result(item.result), now)
         else:
-            error = {"code": item.code, "message": item.message, "data": item.data}
-            ended = decisions.fail(task, 1, {k: v for k, v in error.items() if v is not None}, now)
+            ended = decisions.fail(task, 1, error_of(item), now)
         return (opening, started, *ended)
 
     # --- tasks

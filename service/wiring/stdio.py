@@ -13,7 +13,7 @@ from ..config import Config
 from ..endpoint import Endpoint, Method
 from ..legacy import lines
 from ..methods.discovery import DiscoveryMethods
-from ..session import Connect, Door
+from ..session import Connect, Gate
 from ..settings import Settings
 from ..stdio import Whole
 from .application import SERVER_INFO, throttle_of
@@ -30,11 +30,11 @@ class Early:
     upstreams: upstream.McpUpstreams
     endpoint: Endpoint
     connect: Connect
-    door: Door
+    gate: Gate
 
 
 def early(config: Config) -> Early:
-    """What can be said of the upstreams, and the door for the one user of this process."""
+    """What can be said of the upstreams, and the gate for the one user of this process."""
     upstreams, access, unready = upstreams_of(config), own_access(), _Unready()
     discovery = DiscoveryMethods(upstreams, Lists(upstreams), has_events=config.events.enabled)
     methods: dict[str, Method] = {
@@ -45,7 +45,7 @@ def early(config: Config) -> Early:
         upstreams,
         Endpoint(methods, unready, access, SERVER_INFO, require_task_name=False),
         lambda send, refuse: Switchboard(unready, send, refuse, OPEN_MAX),
-        Door(access, throttle_of(config)),
+        Gate(access, throttle_of(config)),
     )
 
 

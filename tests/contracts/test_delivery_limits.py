@@ -17,10 +17,10 @@ from outlast.adapters import codec
 from outlast.adapters.bus import Bus
 from outlast.adapters.memory import MemoryAnnouncements, MemoryStore
 from outlast.delivery.feed import Feed
-from outlast.delivery.frames import SUBSCRIPTION_META_KEY, VERSION_META_KEY
+from outlast.delivery.frames import SUBSCRIPTION_META_KEY
 from outlast.delivery.limits import WatchLimits
 from outlast.delivery.listen import Listening, ListenMethod, listen_params
-from outlast.delivery.port import ListenRequest
+from outlast.delivery.port import VERSION_META_KEY, ListenRequest
 from outlast.delivery.remote import Remote
 from outlast.delivery.webhook.keyring import MemoryKeyring
 from outlast.delivery.webhook.receiver import Received

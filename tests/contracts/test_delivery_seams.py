@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from outlast.delivery.frames import SUBSCRIPTION_META_KEY, TASK_CHANGED, VERSION_META_KEY
+from outlast.delivery.frames import SUBSCRIPTION_META_KEY, TASK_CHANGED
+from outlast.delivery.port import VERSION_META_KEY
 from outlast.delivery.webhook import sender
 from outlast.domain import decisions, errors
 from outlast.tests.contracts.delivery_histories import Example, Receiving, Refusal, examples, unroll

@@ -21,7 +21,7 @@ from outlast.domain.ports import (
     ToolCall,
 )
 from outlast.domain.task import Task
-from outlast.service.bridging import status_tool
+from outlast.service.bridging import answering
 from outlast.service.bridging.port import Away, Cancelled, Completed, Seen, Unknown, Working
 from outlast.service.bridging.status_tool import StatusTools
 from outlast.service.policy import StatusBridge
@@ -177,7 +177,7 @@ async def test_an_upstream_that_is_away_says_nothing_of_the_job() -> None:
 async def test_a_tool_that_does_not_answer_says_nothing_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(status_tool, "ANSWER_S_MAX", 0.05)
+    monkeypatch.setattr(answering, "ANSWER_S_MAX", 0.05)
     seen = await look(status=Silent())
     assert isinstance(seen, Away)
     assert "status did not answer" in seen.why

@@ -13,7 +13,7 @@ from outlast.domain.jobs import Sight
 from outlast.domain.passing import Forward, Kind, Listing, Offers
 from outlast.domain.ports import CallNews, Faulted, LegEnded, Returned, RunningCall
 from outlast.domain.task import Task
-from outlast.service.bridging import upstream_tasks
+from outlast.service.bridging import answering, upstream_tasks
 from outlast.service.bridging.following import Following
 from outlast.service.bridging.port import (
     Asks,
@@ -93,7 +93,7 @@ async def seen(**told: Any) -> Seen:
         ({}, Sight()),
         ({"statusMessage": "linking"}, Sight("linking")),
         ({"statusMessage": 7}, Sight()),
-        ({"statusMessage": "x" * 5_000}, Sight("x" * upstream_tasks.MESSAGE_CHARS_MAX)),
+        ({"statusMessage": "x" * 5_000}, Sight("x" * answering.MESSAGE_CHARS_MAX)),
     ],
 )
 async def test_a_task_that_goes_on_is_told_of(told: dict[str, Any], sight: Sight) -> None:
@@ -161,7 +161,7 @@ async def test_an_upstream_that_cannot_tell_is_asked_later(answer: Answer) -> No
 async def test_an_upstream_that_says_nothing_is_asked_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(upstream_tasks, "ANSWER_S_MAX", 0.0)
+    monkeypatch.setattr(answering, "ANSWER_S_MAX", 0.0)
     assert isinstance(await look(Silent()), Away)
 
 
