@@ -22,6 +22,8 @@ from .memory_fair import Usage, in_turn
 
 @dataclass
 class _Queued:
+    """Instants in seconds of one clock, the wall's: what is due is told in its time."""
+
     owner: str
     due: float
     worker: str | None = None
@@ -97,15 +99,14 @@ class MemoryStore:
                 raise errors.DuplicateOpening
 
     def _requeue(self, after: Task, what: Queueing) -> None:
-        now = time.monotonic()
+        now = time.time()
         if what is Queueing.PUT:
             self._queue[after.id] = _Queued(after.owner, now)
             self._signal.queue_moved()
         elif what is Queueing.LEASE:
             self._queue[after.id] = _Queued(after.owner, now, after.worker, now + LEASE_S)
         elif what is Queueing.WAIT and after.waits_until is not None:
-            wait_s = (after.waits_until - datetime.now(UTC)).total_seconds()
-            self._queue[after.id] = _Queued(after.owner, now + wait_s)
+            self._queue[after.id] = _Queued(after.owner, after.waits_until.timestamp())
         elif what is Queueing.DROP:
             self._queue.pop(after.id, None)
         if what in {Queueing.WAIT, Queueing.DROP}:
@@ -167,7 +168,7 @@ class MemoryStore:
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim`."""
         await _turn()
-        now = time.monotonic()
+        now = time.time()
         due = sorted(self._queue.items(), key=lambda item: item[1].due)
         waiting: dict[str, list[str]] = {}
         for task_id, queued in sorted(due, key=lambda item: item[1].worker is None):
@@ -184,7 +185,7 @@ class MemoryStore:
     async def claim_looks(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
         """See `Dispatcher.claim_looks`."""
         await _turn()
-        now = time.monotonic()
+        now = time.time()
         due = sorted((queued.due, task_id) for task_id, queued in self._queue.items())
         found = [
             task_id
@@ -203,7 +204,7 @@ class MemoryStore:
         if self._running_per_owner is None:
             return len(self._queue)
         held = [q for q in self._queue.values() if q.owner == owner and q.worker is not None]
-        lapsed = sum(q.lease_until < time.monotonic() for q in held)
+        lapsed = sum(q.lease_until < time.time() for q in held)
         return lapsed + max(0, self._running_per_owner - len(held))
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
@@ -211,7 +212,7 @@ class MemoryStore:
         await _turn()
         held = [task_id for task_id in task_ids if self._holds(worker, task_id)]
         for task_id in held:
-            self._queue[task_id].lease_until = time.monotonic() + lease_s
+            self._queue[task_id].lease_until = time.time() + lease_s
         return held
 
     async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
@@ -220,13 +221,13 @@ class MemoryStore:
         for task_id in task_ids:
             if self._holds(worker, task_id):
                 owner = self._queue[task_id].owner
-                self._queue[task_id] = _Queued(owner, time.monotonic() + delay_s)
+                self._queue[task_id] = _Queued(owner, time.time() + delay_s)
                 self._tell_of_room(owner)
 
     async def quiet_s(self, worker: str) -> float:
         """See `Dispatcher.quiet_s`."""
         await _turn()
-        now = time.monotonic()
+        now = time.time()
         held = [queued for queued in self._queue.values() if queued.worker is not None]
         if any(queued.worker != worker or queued.lease_until < now for queued in held):
             return 0.0
@@ -234,7 +235,7 @@ class MemoryStore:
         return min((wait_s for wait_s in waits if wait_s > 0), default=math.inf)
 
     def _tell_of_room(self, owner: str) -> None:
-        now = time.monotonic()
+        now = time.time()
         free = (queued for queued in self._queue.values() if queued.worker is None)
         if any(queued.owner == owner and queued.due <= now for queued in free):
             self._signal.queue_moved()
@@ -242,7 +243,7 @@ class MemoryStore:
     async def depth(self) -> int:
         """See `Dispatcher.depth`."""
         await _turn()
-        now = time.monotonic()
+        now = time.time()
         return sum(
             queued.due <= now and queued.lease_until < now for queued in self._queue.values()
         )

@@ -55,7 +55,10 @@ async def test_a_followed_task_waits_for_its_first_look(ports: Ports) -> None:
 
 async def test_looks_are_claimed_apart_from_what_needs_a_slot(ports: Ports) -> None:
     await open_task(ports.log, "runnable")
-    looks = [(await followed(ports, name)).id for name in ("one", "two", "three")]
+    since = {"two": timedelta(seconds=-2), "one": timedelta(seconds=-3), "three": timedelta(0)}
+    for name, first in since.items():
+        await followed(ports, name, first)
+    looks = ["one", "two", "three"]
     claimed = await ports.dispatcher.claim_looks("worker-b", 2, LONG_S)
     assert claimed == looks[:2]
     assert await ports.dispatcher.claim_looks("worker-c", 10, LONG_S) == looks[2:]
