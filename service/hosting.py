@@ -1,6 +1,7 @@
 """What everything that serves needs: a socket, a server, and an end on signals."""
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Coroutine, Generator
@@ -12,6 +13,20 @@ import uvicorn
 from ..domain import errors
 
 T = TypeVar("T")
+
+
+YOUNG = 10_000  # new objects before a look at them: many more than a request leaves
+
+
+def spare_the_collector() -> None:
+    """Once all is imported and wired: from now on the garbage collector looks at what is new.
+
+    All that a process begins with is there until it ends. To go through it again and again stops
+    everything for 80 ms at a time: with it, one creation in a hundred took 115 ms instead of 30.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
 
 
 class HttpServer(uvicorn.Server):

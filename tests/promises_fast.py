@@ -25,6 +25,11 @@ PROMISES = (
         "However many read while the store does not answer, each is told so within seconds.",
         f"{FAST}: hot reads",
     ),
+    Promise(
+        "an-answer-leaves-in-one-piece",
+        "Head and body of an answer leave together, whole and in order, however large they are.",
+        f"{FAST}: hot endpoint",
+    ),
     # Growth
     Promise(
         "task-ids-cannot-be-guessed",

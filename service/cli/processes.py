@@ -21,7 +21,7 @@ from ...domain.owner import Scope
 from .. import config as configuration, logs, settings, wiring
 from ..app import MCP_PATH, assemble
 from ..config import Config, Upstream
-from ..hosting import address_of, listener_on, run, stop_on_signals
+from ..hosting import address_of, listener_on, run, spare_the_collector, stop_on_signals
 from ..settings import Settings
 from . import several
 from .demo import make_demo_repository, run_demo
@@ -123,6 +123,7 @@ async def _work(chosen: Settings, config: Config, url: str) -> None:
     await wiring.see_to_room(url, 1)
     built = await wiring.build(chosen, config, url)
     async with built.running(chosen.drain_s):
+        spare_the_collector()
         print("outlast worker: waiting for tasks", flush=True)  # noqa: T201 - the command's output
         await stop.wait()
 

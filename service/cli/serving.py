@@ -12,7 +12,8 @@ from ...domain import errors
 from .. import wiring
 from ..app import assemble
 from ..config import Config
-from ..hosting import HttpServer
+from ..hosting import HttpServer, spare_the_collector
+from ..joined import OnePiece
 from ..settings import Settings
 from ..siblings import Siblings
 
@@ -62,6 +63,7 @@ def http_server(chosen: Settings, app: Any) -> HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            http=OnePiece,
             proxy_headers=False,  # who called, and how, is asked of no header here
             ws="websockets-sansio",
             ws_max_size=FRAME_BYTES_MAX,
@@ -104,4 +106,5 @@ async def _first_of(running: "asyncio.Task[None]", stop: asyncio.Event, announce
 
 async def _announced(server: uvicorn.Server, announce: Callable[[], None]) -> None:
     await started(server)
+    spare_the_collector()
     announce()
