@@ -13,7 +13,7 @@ ARGS =
 AT_ONCE = 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fuzz conformance bench bench-delivery bench-webhooks bench-gateway bench-audit clean
+.PHONY: help demo test check fuzz conformance bench bench-delivery bench-webhooks bench-gateway bench-audit docs screenshots clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,12 @@ bench-gateway: $(STAMP) ## what a call costs through Outlast, against its server
 
 bench-audit: $(STAMP) ## how fast a log is verified, and views are made anew from it
 	$(BIN)/python ops/bench/audit.py $(ARGS)
+
+docs: $(STAMP) ## docs/configuration.md anew, from the code that reads the settings
+	$(BIN)/python ops/reference/configuration.py $(ARGS)
+
+screenshots: $(STAMP) ## each page of the console, both themes and widths, into docs/images/
+	$(BIN)/python tests/browser/screenshots.py $(ARGS)
 
 # `.outlast` holds tasks and is nobody's rubbish: remove it by hand.
 clean: ## remove what these targets made; keeps ./.outlast, where tasks are stored

@@ -117,6 +117,15 @@ class PostgresAuditTree:
         rows = await self._database.rows(f"{_CHECKPOINTS} DESC LIMIT 1")
         return Checkpoint(*rows[0]) if rows else None
 
+    async def before(self, size: int) -> Checkpoint | None:
+        """See `AuditTree.before`."""
+        rows = await self._database.rows(
+            "SELECT size, root, position, note, signed_at, cosignatures"
+            " FROM outlast.audit_checkpoints WHERE size < %s ORDER BY size DESC LIMIT 1",
+            size,
+        )
+        return Checkpoint(*rows[0]) if rows else None
+
 
 class PostgresTreeFollowing:
     """`TreeFollowing` on PostgreSQL."""

@@ -58,8 +58,9 @@ class TaskEventMapper:
         """The row of a new event, under a fresh event id."""
         state = dict(vars(event))
         task_id, version = state.pop("task_id"), state.pop("version")
-        if event.class_version > 1:
-            state["class_version"] = event.class_version
+        class_version = event.lower(state)
+        if class_version > 1:
+            state["class_version"] = class_version
         return StoredTaskEvent(task_id, version, event.TOPIC, codec.encode(state), uuid.uuid4())
 
     def to_domain_event(self, stored: StoredEvent) -> TaskEvent:
@@ -160,7 +161,7 @@ class PostgresEventLog:
         self._snapshots = snapshots.Snapshots(database, self._sealer)
         self._recorder = TaskEventRecorder(_datastore(database.url))
         quotas = quotas or Quotas()
-        self._commits = GroupCommit(_Appends(self._recorder, quotas), quotas, WRITERS_MAX)
+        self.commits = GroupCommit(_Appends(self._recorder, quotas), quotas, WRITERS_MAX)
 
     async def append(self, before: Task | None, events: Events) -> Task:
         """See `EventLog.append`."""
@@ -172,7 +173,7 @@ class PostgresEventLog:
             raise ValueError("nothing to append")
         row, stored = await self._rows(before, after, statuses, events)
         loop = asyncio.get_running_loop()
-        await self._commits.append(Appending(row, stored, loop.time() + APPEND_PATIENCE_S))
+        await self.commits.append(Appending(row, stored, loop.time() + APPEND_PATIENCE_S))
         if before is None:
             self._sealer.opened(after.id, row.data_key)
         return after
@@ -242,7 +243,7 @@ class PostgresEventLog:
 
     def close(self) -> None:
         """End the threads and their connections; what is under way has a few seconds."""
-        self._commits.close()
+        self.commits.close()
         self._recorder.datastore.close()
 
 

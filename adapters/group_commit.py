@@ -8,6 +8,7 @@ same appends, under the same event ids, so one that has happened after all is fo
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import psycopg
 
 from ..domain import errors
 from ..domain.quotas import Quotas
+from ..domain.tallies import SECONDS, SIZES, Histogram
 from . import failures, postgres
 from .append_rows import EventRow, ViewRow
 from .gathering import Gathering
@@ -106,6 +108,8 @@ class GroupCommit:
         self._threads = ThreadPoolExecutor(flights, thread_name_prefix="outlast-append")
         self._under_way: dict[Future[Sequence[Exception | None]], Line] = {}
         self._is_closed = False
+        self.sizes, self.times = Histogram(SIZES), Histogram(SECONDS)
+        self.appends: Counter[tuple[str, ...]] = Counter()
         self._gathering: Gathering[Appending, None] = Gathering(
             self._commit,
             key=attrgetter("task_id"),
@@ -145,10 +149,19 @@ class GroupCommit:
         self._under_way[running] = line
         running.add_done_callback(self._under_way.pop)
         timer = loop.call_at(max(each.deadline for each in batch), line.hang_up)
+        begun = loop.time()
         try:
             return await asyncio.wrap_future(running)
         finally:
             timer.cancel()
+            self._note(batch, loop.time() - begun)
+
+    def _note(self, batch: Sequence[Appending], seconds: float) -> None:
+        self.sizes.observe(len(batch))
+        self.times.observe(seconds)
+        opened = sum(each.row.former is None for each in batch)
+        self.appends[("create",)] += opened
+        self.appends[("append",)] += len(batch) - opened
 
     # --- on a thread
 

@@ -16,11 +16,10 @@ from ..domain.owner import LOCAL_CALLER, LOCAL_OWNER, Caller, Owner, Scope
 from ..domain.ports import Identity
 
 ISSUER = "outlast:tokens"
+OPERATORS = "outlast:operators"
 USUAL_SCOPES = (Scope.CALL, Scope.WATCH)
 
-_OPERATOR = Caller(
-    Owner("outlast:operators", "operator", "default"), frozenset({Scope.OPERATE, Scope.AUDIT})
-)
+_OPERATOR = Caller(Owner(OPERATORS, "operator", "default"), frozenset({Scope.OPERATE, Scope.AUDIT}))
 
 
 class LocalIdentity:

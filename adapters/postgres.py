@@ -122,6 +122,15 @@ class Database:
         """Close every connection."""
         await self._pool.close()
 
+    def use(self) -> Mapping[str, int]:
+        """How many connections there are, how many of them are free, and who waits for one."""
+        found = self._pool.get_stats()
+        return {
+            "open": found.get("pool_size", 0),
+            "free": found.get("pool_available", 0),
+            "waiting": found.get("requests_waiting", 0),
+        }
+
     async def rows(self, statement: str, *params: object) -> Sequence[Row]:
         """All rows of one statement, none for one that returns none. Raises StoreUnavailable."""
         with failures.as_ours():

@@ -9,6 +9,7 @@ cost one statement and not ten thousand.
 import asyncio
 import contextlib
 import logging
+import time
 from typing import Any
 
 import psycopg
@@ -36,11 +37,17 @@ class PostgresSignal(Bus):
         self._tasks: list[asyncio.Task[None]] = []
         self._deaf = asyncio.Event()
         self._deaf.set()
+        self._proven = time.monotonic()  # up to then all that was told has been heard
 
     @property
     def is_live(self) -> bool:
         """False while nothing is heard."""
         return not self._deaf.is_set()
+
+    @property
+    def lag_s(self) -> float:
+        """How far back the last moment lies up to which it certainly has heard all."""
+        return time.monotonic() - self._proven
 
     async def open(self) -> None:
         """Begin to listen; does not wait for the connection."""
@@ -104,11 +111,13 @@ class PostgresSignal(Bus):
                 await connection.execute("LISTEN task_runnable")
                 await connection.execute("LISTEN webhook_due")
             self._deaf.clear()
+            self._proven = time.monotonic()
             self.all_moved()
             while True:
                 await self._hear(connection)
                 with postgres.answered_within(ANSWER_S_MAX, connection):
                     await connection.execute("SELECT 1")
+                self._proven = time.monotonic()
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Dispatch what comes, for QUIET_S_MAX. Raises OperationalError when the connection ends.

@@ -154,6 +154,10 @@ class AuditTree(Protocol):
         """The checkpoint of the largest tree."""
         ...
 
+    async def before(self, size: int) -> Checkpoint | None:
+        """The checkpoint of the largest tree that is smaller than this."""
+        ...
+
 
 class TreePen(Protocol):
     """The tree, to be written by whom alone holds this. Raises StoreUnavailable."""

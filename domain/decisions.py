@@ -162,11 +162,12 @@ def asked(task: Task, wanted: Ask, occurrence: int) -> Question | None:
     return same[occurrence] if occurrence < len(same) else None
 
 
-def receive_input(task: Task, answers: Mapping[str, Json], now: datetime) -> Events:
+def receive_input(
+    task: Task, answers: Mapping[str, Json], now: datetime, by: str | None = None
+) -> Events:
     """The client answered. Keys that are not outstanding are ignored; all are on an ended task.
 
-    Answers given one by one could outgrow the reserved places, so a full stream takes no part of
-    what is asked: all of it, or the task fails.
+    One by one they could outgrow the reserved places: a full stream takes all answers, or fails.
     """
     waiting = {question.key for question in task.outstanding}
     accepted = {key: answer for key, answer in answers.items() if key in waiting}
@@ -174,7 +175,7 @@ def receive_input(task: Task, answers: Mapping[str, Json], now: datetime) -> Eve
         return ()
     if is_full(task) and len(accepted) < len(waiting):
         return fail_full(task, now)
-    return (events.InputReceived(*next_fields(task, now), accepted),)
+    return (events.InputReceived(*next_fields(task, now), accepted, by),)
 
 
 def request_cancel(task: Task, now: datetime) -> Events:

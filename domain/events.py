@@ -26,6 +26,10 @@ class TaskEvent:
     version: int
     at: str
 
+    def lower(self, state: dict[str, Json]) -> int:  # noqa: ARG002 - most have one shape to write
+        """The oldest class version that can say this; `state` is changed to that shape."""
+        return self.class_version
+
 
 @dataclass(frozen=True)
 class TaskOpened(TaskEvent):
@@ -150,11 +154,28 @@ class InputRequested(TaskEvent):
 
 @dataclass(frozen=True)
 class InputReceived(TaskEvent):
-    """The client answered; `answers` maps our key to the client's result."""
+    """The client answered; `answers` maps our key to the client's result.
+
+    `by` is the key of who answered in the console; None when the owner's own client did.
+    """
 
     TOPIC: ClassVar[str] = "task.input_received"
+    class_version: ClassVar[int] = 2
 
     answers: Mapping[str, Json]
+    by: str | None = None
+
+    @staticmethod
+    def upcast_v1_v2(state: dict[str, Json]) -> None:
+        """Before, only the owner's client could answer."""
+        state["by"] = None
+
+    def lower(self, state: dict[str, Json]) -> int:
+        """Without a name it says what it always said, so replicas of an older release read it."""
+        if self.by is not None:
+            return self.class_version
+        del state["by"]
+        return 1
 
 
 @dataclass(frozen=True)

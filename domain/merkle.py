@@ -162,19 +162,32 @@ def includes(index: int, size: int, leaf: bytes, path: Sequence[bytes], root: by
     """Whether `path` proves that the tree of this size and root has this leaf hash at `index`."""
     if not 0 <= index < size or not _are_hashes(path):
         return False
-    place, last = index, size - 1
-    reached = leaf
+    taken = steps(index, size, leaf, path)
+    return taken is not None and (taken[-1].reached if taken else leaf) == root
+
+
+class Step(NamedTuple):
+    """One hash of a proof, the side that it stands on, and the hash over both."""
+
+    other: bytes
+    is_left: bool
+    reached: bytes
+
+
+def steps(index: int, size: int, leaf: bytes, path: Sequence[bytes]) -> list[Step] | None:
+    """The way of a proof from a leaf to the root, None if it leads past or ends below it."""
+    place, last, reached = index, size - 1, leaf
+    taken: list[Step] = []
     for other in path:
         if last == 0:
-            return False
-        if place & 1 or place == last:
-            reached = node_hash(other, reached)
-            while place and not place & 1:
-                place, last = place >> 1, last >> 1
-        else:
-            reached = node_hash(reached, other)
+            return None
+        is_left = bool(place & 1) or place == last
+        reached = node_hash(other, reached) if is_left else node_hash(reached, other)
+        taken.append(Step(other, is_left, reached))
+        while is_left and place and not place & 1:
+            place, last = place >> 1, last >> 1
         place, last = place >> 1, last >> 1
-    return last == 0 and reached == root
+    return taken if last == 0 else None
 
 
 def extends(sizes: tuple[int, int], roots: tuple[bytes, bytes], path: Sequence[bytes]) -> bool:

@@ -1,5 +1,6 @@
 """Every seam of Outlast on one page, in words that an adapter can be built from (push: `push.py`,
-audit: `audit.py`, retention: `retaining.py`, what passes through: `passing.py`).
+audit: `audit.py`, retention: `retaining.py`, what passes through: `passing.py`, the list of tasks:
+`searching.py`).
 
 Each port has a PostgreSQL, HTTP or file implementation and, where it is a store, an in-memory twin;
 one contract suite (`tests/contracts/`) holds both to these sentences. All methods may raise

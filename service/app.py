@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from fastapi import FastAPI
 from starlette.requests import Request
@@ -26,13 +26,21 @@ WEBSOCKET_PATH = "/ws"
 PUBLIC_KEYS_PATH = "/.well-known/mcp-webhook-jwks.json"
 
 
+class Console(Protocol):
+    """Pages for people."""
+
+    def routes(self) -> list[Route]:
+        """What to mount."""
+        ...
+
+
 @dataclass(frozen=True)
 class Parts:
     """What an application is made of.
 
     `running` holds all that must be opened and closed; `wind_down` ends open streams and the
     claiming of work, before the server waits for requests in flight. `public_keys` is the JWK set
-    of webhook signatures. Without one of the last six its routes are not there.
+    of webhook signatures. Without one of the last seven its routes are not there.
     """
 
     endpoint: Endpoint
@@ -47,6 +55,7 @@ class Parts:
     protected: Protected | None = None
     audit: AuditPages | None = None
     sessions: Door | None = None
+    console: Console | None = None
 
     @property
     def entrance(self) -> Callable[[Request], Awaitable[Response]]:
@@ -128,3 +137,5 @@ def _further_routes(parts: Parts) -> Iterator[Route]:
         yield from parts.audit.routes()
     if parts.sessions is not None:
         yield Route(MCP_PATH, parts.sessions.get_or_delete, methods=["GET", "DELETE"])
+    if parts.console is not None:
+        yield from parts.console.routes()

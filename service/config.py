@@ -2,10 +2,10 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, cast, get_args
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -14,20 +14,26 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
 
 from ..domain import errors
 from ..domain.quotas import Quotas
-from . import variables
+from .config_source import Source
 from .policy import Duration, Policies, Policy, Run
 from .settings import LOOPBACK_HOSTS, Fields
 
-M = TypeVar("M", bound=BaseModel)
-
-_SECTIONS = ("server", "upstreams", "defaults", "tools", "events", "identity", "quotas")
+_SECTIONS = (
+    "server",
+    "upstreams",
+    "defaults",
+    "tools",
+    "events",
+    "identity",
+    "quotas",
+    "console",
+)
 _ALWAYS_TASKS = (Run.TASK, Run.TASK_ONLY)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -141,6 +147,46 @@ class Identity(BaseModel):
         return self
 
 
+class SignInIssuer(BaseModel):
+    """The issuer by which people sign in to the console."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: SecuredUrl = Field(description="one of `[[identity.issuers]]`, to the letter")
+    client_id: str = Field(min_length=1, description="what the issuer knows this console as")
+    client_secret: str | None = Field(
+        default=None,
+        min_length=1,
+        repr=False,
+        description="its secret, as `${NAME}` of the environment; default: a public client",
+    )
+    redirect_uri: SecuredUrl | None = Field(
+        default=None,
+        description="default: `/console/sign-in/oidc/callback` on the host of `identity.resource`",
+    )
+    scopes: list[Annotated[str, Field(pattern=_SCOPE_TEXT)]] = Field(
+        default=[],
+        description="scopes to ask for; default: all of this service, with `scope_prefix`",
+    )
+
+
+class Console(BaseModel):
+    """Pages for people."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    enabled: bool = Field(default=True, description="serve the console at `/console`")
+    session: Annotated[Duration, Field(ge=60_000, le=8 * 3_600_000)] = Field(
+        default=8 * 3_600_000,
+        description="how long somebody stays signed in, if the token does not end earlier",
+    )
+    redact: list[str] = Field(
+        default=[],
+        description="names, or paths with dots, of values that are hidden beside the usual ones",
+    )
+    oidc: SignInIssuer | None = Field(default=None, description="the table below")
+
+
 def _count(value: Any) -> Any:
     if value == "unlimited":
         return None
@@ -200,6 +246,7 @@ class Config:
     events: Events = field(default_factory=Events)
     identity: Identity = field(default_factory=Identity)
     limits: Limits = field(default_factory=Limits)
+    console: Console = field(default_factory=Console)
 
     @property
     def polls_per_minute(self) -> int | None:
@@ -227,7 +274,7 @@ def parse(text: str, name: str, environment: Mapping[str, str] | None = None) ->
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise errors.ConfigurationError(f"{name}: {error}") from error
-    source = _Source(text, name, environment)
+    source = Source(text, name, environment)
     for section, content in raw.items():
         if section not in _SECTIONS:
             raise source.mistake((section,), f"unknown section; there are {', '.join(_SECTIONS)}")
@@ -248,11 +295,28 @@ def parse(text: str, name: str, environment: Mapping[str, str] | None = None) ->
     events = source.model(Events, ("events",), raw.get("events", {}))
     identity = source.model(Identity, ("identity",), raw.get("identity", {}))
     limits = source.model(Limits, ("quotas",), raw.get("quotas", {}))
+    console = _console(source, raw.get("console", {}), identity)
     policies = Policies(defaults, tools)
-    return Config(upstreams, policies, raw.get("server", {}), events, identity, limits)
+    return Config(upstreams, policies, raw.get("server", {}), events, identity, limits, console)
 
 
-def _overlay(source: "_Source", defaults: Policy, where: tuple[str, ...], table: Any) -> Policy:
+def _console(source: Source, table: Any, identity: Identity) -> Console:
+    given = source.model(Console, ("console",), table)
+    if given.oidc is None:
+        return given
+    where = ("console", "oidc")
+    if given.oidc.issuer not in [one.issuer for one in identity.issuers]:
+        raise source.mistake((*where, "issuer"), "must be one of [[identity.issuers]]")
+    secret = given.oidc.client_secret
+    if secret is None:
+        return given
+    filled = source.filled((*where, "client_secret"), secret)
+    return given.model_copy(
+        update={"oidc": given.oidc.model_copy(update={"client_secret": filled})}
+    )
+
+
+def _overlay(source: Source, defaults: Policy, where: tuple[str, ...], table: Any) -> Policy:
     own = source.model(Policy, where, table)
     given = {name: getattr(own, name) for name in own.model_fields_set}
     if own.bridge is not None and given.setdefault("run", Run.TASK) not in _ALWAYS_TASKS:
@@ -260,7 +324,7 @@ def _overlay(source: "_Source", defaults: Policy, where: tuple[str, ...], table:
     return defaults.model_copy(update=given)
 
 
-def _upstream(source: "_Source", name: str, table: Any) -> Upstream:
+def _upstream(source: Source, name: str, table: Any) -> Upstream:
     if not _NAME.fullmatch(name):
         raise source.mistake(("upstreams", name), "a name has 1 to 64 letters, digits, - or _")
     given = source.model(Upstream, ("upstreams", name), table)
@@ -273,90 +337,3 @@ def _upstream(source: "_Source", name: str, table: Any) -> Upstream:
             for part in ("env", "headers")
         }
     )
-
-
-@dataclass(frozen=True)
-class _Source:
-    """The text, for naming the line of a mistake: the TOML parser keeps no positions."""
-
-    text: str
-    name: str
-    environment: Mapping[str, str] | None = field(default=None, repr=False)
-
-    def model(self, model: type[M], where: tuple[str, ...], table: Any) -> M:
-        try:
-            return model.model_validate(table)
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            path = where + tuple(str(part) for part in first["loc"])
-            owner = _model_of(model, first["loc"][:-1])
-            raise self.mistake(path, _reason(first["type"], first["msg"], owner)) from error
-
-    def filled(self, where: Sequence[str], value: str) -> str:
-        """The value with what it names of the environment in it."""
-        if self.environment is None:
-            return value
-        try:
-            return variables.filled(value, self.environment)
-        except variables.NotThere as error:
-            raise self.mistake(where, str(error)) from None
-
-    def mistake(self, where: Sequence[str], reason: str) -> errors.ConfigurationError:
-        line = self._line_of(where)
-        return errors.ConfigurationError(f"{self.name}:{line}: {'.'.join(where)}: {reason}")
-
-    def _line_of(self, where: Sequence[str]) -> int:
-        """The line of the longest part of `where` that stands in the text; 1 when none does."""
-        best, depth = 1, 0
-        table: tuple[str, ...] = ()
-        counts: dict[tuple[str, ...], int] = {}
-        for number, line in enumerate(self.text.splitlines(), 1):
-            header = re.match(r"^\s*\[+\s*([^\]]+?)\s*\]+", line)
-            key = re.match(r"^\s*([A-Za-z0-9_.\"'-]+)\s*=", line)
-            if header:
-                table = _parts(header[1])
-                if line.lstrip().startswith("[["):  # one more of an array: it goes by its number
-                    counts[table] = counts.get(table, -1) + 1
-                    table = (*table, str(counts[table]))
-                path = table
-            elif key:
-                path = table + _parts(key[1])
-            else:
-                continue
-            shared = _shared(path, where)
-            if shared == len(path) and shared > depth:
-                best, depth = number, shared
-        return best
-
-
-def _parts(dotted: str) -> tuple[str, ...]:
-    return tuple(
-        part.strip().strip("\"'") for part in re.findall(r'"[^"]*"|\'[^\']*\'|[^.]+', dotted)
-    )
-
-
-def _shared(path: Sequence[str], where: Sequence[str]) -> int:
-    count = 0
-    for mine, theirs in zip(path, where, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count
-
-
-def _model_of(model: type[BaseModel], where: Sequence[str | int]) -> type[BaseModel]:
-    """The model of the table in which a mistake is, as far as it is a table of its own."""
-    for part in where:
-        known = model.model_fields.get(str(part))
-        choices = () if known is None else (known.annotation, *get_args(known.annotation))
-        inner = (c for c in choices if isinstance(c, type) and issubclass(c, BaseModel))
-        model = next(inner, model)
-    return model
-
-
-def _reason(kind: str, message: str, model: type[BaseModel]) -> str:
-    if kind == "model_type":
-        return "must be a table"
-    if kind == "extra_forbidden":
-        return f"unknown setting; there are {', '.join(model.model_fields)}"
-    return message.removeprefix("Value error, ")

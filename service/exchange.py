@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -65,6 +65,12 @@ class Exchange:
     def declares_events(self) -> bool:
         """True when this very request declares events."""
         return draft.declares_events(self.capabilities)
+
+    def within(self, trace: Mapping[str, str]) -> "Exchange":
+        """The same one, whose `_meta` names another place in the trace."""
+        inner = replace(self, params={**self.params, "_meta": {**self.meta, **trace}})
+        vars(inner).update(news=self.news, told=self.told)  # who listens listens to one queue
+        return inner
 
     @property
     def progress_token(self) -> str | int | None:

@@ -5,11 +5,13 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from opentelemetry import trace
+
 
 class JsonLines(logging.Formatter):
-    """`time`, `level`, `logger`, `message`, then `task`, `worker`, `error` where given."""
+    """`time`, `level`, `logger`, `message`, then FACTS, trace and `error` where there are any."""
 
-    FACTS = ("task", "worker", "attempt", "upstream", "url")
+    FACTS = ("task", "request", "worker", "attempt", "upstream", "subscription", "position", "url")
 
     def __init__(self, process: int | None = None) -> None:
         super().__init__()
@@ -27,6 +29,9 @@ class JsonLines(logging.Formatter):
         for fact in self.FACTS:
             if hasattr(record, fact):
                 line[fact] = getattr(record, fact)
+        here = trace.get_current_span().get_span_context()
+        if here.is_valid:
+            line["trace"], line["span"] = f"{here.trace_id:032x}", f"{here.span_id:016x}"
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=True)

@@ -4,7 +4,7 @@ Of several processes each has its own figures, by the label `process`: summed, a
 started again would make a counter fall, and nobody could tell one that is deaf from one that hears.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -16,7 +16,10 @@ from starlette.responses import Response
 
 from ..domain.owner import Scope
 from .access import Access
+from .figures import Families, Labelled, OfTheStore, OwnFamilies, Told
 from .siblings import Figures, Siblings
+
+Standing = Callable[[], Awaitable[Mapping[str, float]]]
 
 REFUSALS = "outlast_refusals"
 REFUSED = "Requests refused because a limit was reached, by the limit's name."
@@ -67,7 +70,7 @@ class OfAll(Collector):
     """The figures of several processes, as they have told them."""
 
     def __init__(self, meanings: Mapping[str, str], told: Mapping[str, Figures]) -> None:
-        self._meanings, self._told = meanings, sorted(told.items(), key=lambda item: int(item[0]))
+        self._meanings, self._told = meanings, in_order(told)
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
         """See `Collector.collect`."""
@@ -83,17 +86,29 @@ class OfAll(Collector):
         yield counter
 
 
-class Metrics:
-    """The page, for who may operate the service. `siblings` has the figures of all processes."""
+def in_order(told: Mapping[str, Figures]) -> list[tuple[str, Figures]]:
+    """The processes by their number."""
+    return sorted(told.items(), key=lambda item: int(item[0]))
 
-    def __init__(
+
+class Metrics:
+    """The page, for who may operate the service. `siblings` has the figures of all processes.
+
+    `standing` reads the store's, and leaves out what it could not read.
+    """
+
+    def __init__(  # noqa: PLR0913 - keyword only; what not every page has
         self,
         figures: Mapping[str, Figure],
         access: Access,
         refusals: Mapping[str, int] | None = None,
         siblings: Siblings | None = None,
+        *,
+        families: Families | None = None,
+        standing: Standing | None = None,
     ) -> None:
         self._access, self._siblings = access, siblings
+        self._families, self._standing = families or {}, standing
         self._figures, self._refusals = figures, refusals or {}
         self._registry = CollectorRegistry()
         for name, figure in figures.items():
@@ -101,6 +116,7 @@ class Metrics:
             gauge.set_function(figure.read)
         if refusals is not None:
             self._registry.register(Refusals(refusals))
+        self._registry.register(OwnFamilies(self._families))
 
     async def get(self, request: Request) -> Response:
         """The figures as text."""
@@ -108,12 +124,17 @@ class Metrics:
         if isinstance(entered, Response):
             return entered
         page = generate_latest(await self._of_all() or self._registry)
+        if self._standing is not None:
+            store = CollectorRegistry()
+            store.register(OfTheStore(await self._standing()))
+            page += generate_latest(store)
         return Response(page, media_type=CONTENT_TYPE)
 
     def own(self) -> Figures:
         """Those of this process, for the others."""
         gauges = {name: figure.read() for name, figure in self._figures.items()}
-        return {"gauges": gauges, "refusals": dict(self._refusals)}
+        told = {name: each.told() for name, each in self._families.items()}
+        return {"gauges": gauges, "refusals": dict(self._refusals), "families": told}
 
     async def _of_all(self) -> CollectorRegistry | None:
         """None where this process is the only one, or hears nothing of the others."""
@@ -123,5 +144,9 @@ class Metrics:
             registry, told = CollectorRegistry(), await self._siblings.figures()
             meanings = {name: figure.meaning for name, figure in self._figures.items()}
             registry.register(OfAll(meanings, told))
+            families: dict[str | None, Mapping[str, Told]] = {
+                process: own["families"] for process, own in in_order(told)
+            }
+            registry.register(Labelled(self._families, families))
             return registry
         return None

@@ -25,6 +25,7 @@ from ..domain.push import (
 from .policy import milliseconds
 
 PAGE_MAX = 1_000
+GIVEN_UP = frozenset({"abandoned", "gone"})  # the last steps of a delivery that did not arrive
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -125,6 +126,23 @@ class Operators:
         """Queue all events since an instant, or of the last so long; how many."""
         await self._sending(subscription_id)
         return await self._outbox.resend(subscription_id, since=self._instant_of(since))
+
+    async def resend_failed(self, subscription_id: str, since: str) -> int:
+        """Queue the events that were given up since then, and not delivered after; how many.
+
+        As far as attempts are known: the newest PAGE_MAX are looked at.
+        """
+        await self._sending(subscription_id)
+        start = self._instant_of(since)
+        last: dict[tuple[str, int], Attempt] = {}
+        for each in await self._outbox.attempts(subscription_id, None, PAGE_MAX):
+            if each.event is not None and each.at >= start:
+                last.setdefault(each.event, each)
+        failed = [event for event, each in last.items() if each.step in GIVEN_UP]
+        queued = [
+            await self._outbox.resend(subscription_id, event=event) for event in reversed(failed)
+        ]
+        return sum(queued)
 
     async def resume(self, subscription_id: str) -> Json:
         """Deliver again without waiting for the client; the subscription after it."""

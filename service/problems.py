@@ -14,6 +14,8 @@ from .jsonrpc import Rejection, RequestId
 
 _log = logging.getLogger("outlast.endpoint")
 
+ID_LOGGED_MAX = 64
+
 # The first class that matches decides. Clients read the code; 200 for -32603 because several
 # look at the body of 200 and 400 only, and an outage must reach them as the error that it is.
 _CODES: dict[type[errors.OutlastError], int] = {
@@ -38,7 +40,7 @@ _EVENTS_CODES: dict[type[errors.EventsError], tuple[int, str]] = {
 }
 
 
-def rejection(error: Exception) -> Rejection:
+def rejection(error: Exception, request_id: RequestId | None = None) -> Rejection:
     """The answer to a failed request. Unknown errors are logged, and tell the client nothing."""
     if isinstance(error, Rejection):
         return error
@@ -55,21 +57,27 @@ def rejection(error: Exception) -> Rejection:
     for error_type, code in _CODES.items():
         if isinstance(error, error_type):
             return _of_code(code, str(error), _data(error))
-    _log.error("a request failed for an unexpected reason", exc_info=error)
+    facts = {"request": _said(request_id)}
+    _log.error("a request failed for an unexpected reason", exc_info=error, extra=facts)
     return _of_code(INTERNAL_ERROR, "Internal error", None)
 
 
 def message(request_id: RequestId | None, error: Exception) -> bytes:
     """The answer to a failed request, for where only a message can tell it."""
-    refused = rejection(error)
+    refused = rejection(error, request_id)
     return jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
 
 
 def response(request_id: RequestId | None, error: Exception) -> Response:
     """The answer to a failed request over HTTP."""
-    refused = rejection(error)
+    refused = rejection(error, request_id)
     body = jsonrpc.error_bytes(request_id, refused.code, refused.message, refused.data)
     return Response(body, refused.status, refused.headers, "application/json")
+
+
+def _said(request_id: RequestId | None) -> RequestId | None:
+    """An id is the client's own word: a long one is cut."""
+    return request_id[:ID_LOGGED_MAX] if isinstance(request_id, str) else request_id
 
 
 def _too_fast(error: errors.TooManyRequests) -> Rejection:

@@ -71,6 +71,7 @@ class Workbench:
     offer: Offer = lambda _task: None
     bridges: Sequence[Bridge] = ()
     takes_task: Callable[[str, str], bool] = lambda _upstream, _tool: False
+    around: Callable[["Run"], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
 
     @cached_property
     def following(self) -> Following:

@@ -1,6 +1,7 @@
 """Settings of a process: flags over environment over the file's [server] over defaults."""
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic_settings import (
 )
 
 from ..domain import errors
+from . import secret_files
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 DATA_KEY = re.compile(r"([A-Za-z0-9._-]{1,64}):[A-Za-z0-9_-]{43}=?")
@@ -129,6 +131,10 @@ class Fields(BaseModel):
     audit_witness_key: str | None = Field(
         None, description="verifier key of the witness; without it its signatures are kept unread"
     )
+    traces: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="send OpenTelemetry traces; auto: once OTEL_EXPORTER_OTLP_ENDPOINT is set",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @field_validator("data_keys", mode="before")
@@ -171,7 +177,7 @@ class Fields(BaseModel):
 
 
 class Settings(Fields, BaseSettings):
-    """Each field can be set as `OUTLAST_<NAME>` in the environment."""
+    """Each field can be set as `OUTLAST_<NAME>` in the environment, a secret by its file too."""
 
     model_config = SettingsConfigDict(
         env_prefix="OUTLAST_", extra="forbid", frozen=True, hide_input_in_errors=True
@@ -186,13 +192,14 @@ class Settings(Fields, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, environment; the file's table arrives under its own key and comes last."""
+        """Flags, environment, the files that it names; then the table, under a key of its own."""
         del dotenv_settings, file_secret_settings
         flags = dict(init_settings())
         table = flags.pop("file_table", {})
         return (
             InitSettingsSource(settings_cls, flags),
             env_settings,
+            InitSettingsSource(settings_cls, dict(secret_files.read(os.environ))),
             InitSettingsSource(settings_cls, table),
         )
 

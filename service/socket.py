@@ -1,6 +1,7 @@
 """`/ws`: the frames of watches on a WebSocket, under the same identity and the same guard."""
 
 import asyncio
+from collections.abc import Callable
 
 from mcp_types import METHOD_NOT_FOUND
 from starlette.responses import Response
@@ -8,6 +9,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ..delivery.port import Connection, ListenRequest
 from ..domain import errors
+from ..domain.owner import Caller
 from . import carriers, problems
 from .access import Access
 from .endpoint import Streams
@@ -23,13 +25,16 @@ CLOSE_GOING_AWAY = 1001
 CLOSE_EXPIRED = 1008  # a policy is broken: the client comes back with a new token
 CLOSE_IDLE = 4408
 
+Visiting = Callable[[WebSocket], Caller | None]
+
 _GONE = (WebSocketDisconnect, errors.ConnectionLost)
 
 
 class Socket:
     """Accepts connections and reads their messages; `connect` makes what the watches live on.
 
-    `streams` are further methods that open one; no other methods are served here.
+    `streams` are further methods that open one; no other methods are served here. `visiting` knows
+    who comes from a page of ours, if there are such pages.
     """
 
     def __init__(
@@ -38,14 +43,16 @@ class Socket:
         access: Access,
         streams: Streams | None = None,
         throttle: Throttle | None = None,
+        visiting: Visiting | None = None,
     ) -> None:
+        self._visiting = visiting or _nobody
         self._connect, self._gate = connect, Gate(access, throttle)
         self._streams: Streams = streams or {}
 
     async def serve(self, socket: WebSocket) -> None:
         """One connection, from its handshake to its end. A refused one gets its HTTP status."""
         try:
-            caller = await self._gate.access.admit(socket.headers)
+            caller = self._visiting(socket) or await self._gate.access.admit(socket.headers)
             self._gate.throttle.called(caller.owner.key)
         except (Rejection, errors.TooManyRequests) as error:
             self._gate.throttle.refused(error)
@@ -89,6 +96,10 @@ class Socket:
             served = " and ".join((LISTEN, *self._streams))
             raise Rejection(METHOD_NOT_FOUND, f"Only {served} is served here")
         await connection.carry(exchange.request_id, lambda: opening(exchange))
+
+
+def _nobody(_socket: WebSocket) -> None:
+    return None
 
 
 async def _read(socket: WebSocket, session: Session, send: Send) -> None:

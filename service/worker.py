@@ -322,7 +322,8 @@ class Worker:
             run.interrupt(Interrupt.SHUTDOWN)
         facts = {"task": run.task.id, "attempt": run.task.attempt, "worker": self.name}
         try:
-            await run.work(wakeup)
+            with self._bench.around(run):
+                await run.work(wakeup)
         except errors.StoreUnavailable:
             _log.error("an outcome could not be recorded: the store stayed away", extra=facts)
         except Exception:  # noqa: BLE001 - a defect must not leave the task without an end

@@ -7,10 +7,18 @@ A promise enters this page with its test, and leaves it only with a line in the 
 from outlast.tests import (
     promises_audit,
     promises_bridges,
+    promises_browser,
+    promises_console,
+    promises_console_task,
+    promises_deployment,
     promises_fast,
+    promises_inbox,
+    promises_operations,
     promises_passing,
     promises_sessions,
     promises_stdio,
+    promises_tasks,
+    promises_telemetry,
 )
 from outlast.tests.promise import Promise
 
@@ -374,8 +382,16 @@ PROMISES = (
     ),
     *promises_audit.PROMISES,
     *promises_fast.PROMISES,
+    *promises_operations.PROMISES,
     *promises_passing.PROMISES,
     *promises_bridges.PROMISES,
+    *promises_console.PROMISES,
+    *promises_console_task.PROMISES,
+    *promises_browser.PROMISES,
+    *promises_inbox.PROMISES,
+    *promises_tasks.PROMISES,
     *promises_sessions.PROMISES,
     *promises_stdio.PROMISES,
+    *promises_deployment.PROMISES,
+    *promises_telemetry.PROMISES,
 )

@@ -10,7 +10,8 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,9 @@ REVOKED = "revoked"  # why a subscription ends whose owner may receive nothing a
 GONE, ABANDONED, DELIVERED, RETRY, LOST = "gone", "abandoned", "delivered", "retry", "lost"
 
 _log = logging.getLogger("outlast.webhooks")
+
+# What watches one attempt, and is told its outcome.
+Around = Callable[[DueDelivery], AbstractAsyncContextManager[Callable[[Outcome], None]]]
 
 
 @dataclass(frozen=True)
@@ -84,15 +88,18 @@ class Sender:
         clock: Clock,
         may_receive: Callable[[str], bool],
         slots: int = SLOTS,
+        around: Around | None = None,
     ) -> None:
         self._stores, self._client, self._sealing = stores, client, sealing
         self._now, self._may_receive, self._slots = clock, may_receive, slots
+        self._around = around
         self._busy: Counter[str] = Counter()
         self._failing: set[str] = set()
         self._sending: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self.counts: Counter[str] = Counter()
+        self.categories: Counter[tuple[str, ...]] = Counter()  # of what was attempted
 
     def start(self) -> None:
         """Begin to send."""
@@ -210,11 +217,22 @@ class Sender:
             message.body,
             due.subscription_id,
         )
-        outcome = await self._client.post(due.url, message.body, headers)
+        outcome = await self._post(due, message.body, headers)
         if not outcome.attempted:
             await self._stores.outbox.put_back(due, BUSY_PAUSE_S)
             return
         await self._settle(due, message.webhook_id, outcome)
+
+    async def _post(self, due: DueDelivery, body: bytes, headers: Mapping[str, str]) -> Outcome:
+        if self._around is None:
+            outcome = await self._client.post(due.url, body, headers)
+        else:
+            async with self._around(due) as note:
+                outcome = await self._client.post(due.url, body, headers)
+                note(outcome)
+        if outcome.attempted:
+            self.categories[(outcome.category or DELIVERED,)] += 1
+        return outcome
 
     async def _message(self, due: DueDelivery) -> Message | None:
         cursor = self._sealing.cursors.seal(due.owner, due.watermark)

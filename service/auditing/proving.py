@@ -173,7 +173,7 @@ def checked(given: object, notary: Notary) -> str:
 def _checked_inclusion(proof: Inclusion, notary: Notary) -> str:
     size, root = notary.read(proof.checkpoint)
     event = proof.event
-    if not merkle.includes(proof.index, size, event.leaf, _hashes(proof.path), root):
+    if not merkle.includes(proof.index, size, event.leaf, decoded(proof.path), root):
         raise errors.NotProvable("The proof does not lead from the event to the checkpoint")
     at = (EPOCH + timedelta(microseconds=event.recorded_us)).isoformat()
     return (
@@ -184,8 +184,8 @@ def _checked_inclusion(proof: Inclusion, notary: Notary) -> str:
 
 def _checked_consistency(proof: Consistency, notary: Notary) -> str:
     size, root = notary.read(proof.checkpoint)
-    (old_root,) = _hashes([proof.root])
-    if not merkle.extends((proof.size, size), (old_root, root), _hashes(proof.path)):
+    (old_root,) = decoded([proof.root])
+    if not merkle.extends((proof.size, size), (old_root, root), decoded(proof.path)):
         raise errors.NotProvable("The proof does not lead from the older tree to the checkpoint")
     return f"the log of {size} events extends that of {proof.size} with the root {proof.root}"
 
@@ -194,7 +194,8 @@ def _text(root: bytes) -> str:
     return base64.b64encode(root).decode()
 
 
-def _hashes(texts: Sequence[str]) -> list[bytes]:
+def decoded(texts: Sequence[str]) -> list[bytes]:
+    """The hashes of a path. Raises NotProvable."""
     try:
         return [base64.b64decode(text, validate=True) for text in texts]
     except (binascii.Error, ValueError):

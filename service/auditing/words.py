@@ -37,10 +37,14 @@ DOING: Mapping[Doing, str] = {
 
 def sentence(step: Step) -> str:
     """What this event says."""
-    topic, payload = step.row.topic, step.told.payload
+    return sentence_of(step.row.topic, step.told.payload, step.told.absent)
+
+
+def sentence_of(topic: str, payload: Payload | None, absent: str | None = None) -> str:
+    """The same of its name and payload, or of why there is none."""
     plain = _WITHOUT.get(topic, topic)
     if payload is None:
-        return f"{plain} ({step.told.absent})"
+        return f"{plain} ({absent})"
     told = _WITH_PAYLOAD.get(topic)
     if told is None:
         return plain
@@ -96,6 +100,12 @@ def _asked(questions: Mapping[str, Any]) -> str:
     return ", ".join(each)
 
 
+def _answered(payload: Payload) -> str:
+    by = payload.get("by")
+    who = "the client" if by is None else f"{by} in the console"
+    return f"{who} answered {', '.join(payload['answers'])}"
+
+
 def _ttl(ttl_ms: int | None) -> str:
     return "unlimited" if ttl_ms is None else length(timedelta(milliseconds=ttl_ms))
 
@@ -114,7 +124,7 @@ _WITH_PAYLOAD: Mapping[str, Callable[[Payload], str]] = {
     "task.progress_reported": _progress,
     "task.checkpoint_reached": lambda p: f"leg {p['leg']} is done, and its state kept",
     "task.input_requested": lambda p: f"asked the client: {_asked(p['questions'])}",
-    "task.input_received": lambda p: f"the client answered {', '.join(p['answers'])}",
+    "task.input_received": _answered,
     "task.work_lost": lambda p: f"attempt {p['attempt']} was lost: {p['why']}",
     "task.ttl_changed": lambda p: f"time to live is now {_ttl(p['ttl_ms'])}",
     "task.completed": lambda p: _completed(p["result"]),

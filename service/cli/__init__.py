@@ -14,6 +14,7 @@ from . import (
     audit,
     audit_reading,
     client,
+    doctor,
     keys,
     processes as running,
     purge,
@@ -157,6 +158,7 @@ def receive(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer rea
 
 
 app.command()(purge.purge)
+app.command()(doctor.doctor)
 
 
 @app.command("demo")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 
 from ...domain import errors
 from .. import wiring
-from ..config import Config
+from ..config import Config, Console
 from ..endpoint import BODY_BYTES_MAX
 from ..hosting import heard_signals, run
 from ..settings import Settings
@@ -101,7 +101,8 @@ class _Serving:
         await wiring.upgrade(url)
         await wiring.see_to_room(url, 1)
         built = await wiring.build(chosen, config, url, upstreams=self.early.upstreams)
-        parts = wiring.parts(chosen, config, built)
+        without_pages = replace(config, console=Console(enabled=False))
+        parts = wiring.parts(chosen, without_pages, built)
         async with built.running(0.0):
             self.ready.set_result(wiring.whole(parts))
             await self.leaving.wait()

@@ -57,29 +57,33 @@ class TaskMethods:
             answers.check(task, responses)
             return decisions.receive_input(task, responses, self._commands.now())
 
-        await self._change(exchange, task_id, wish)
+        await self._change(exchange.owner.key, task_id, wish)
         return _ACKNOWLEDGED
 
     async def cancel(self, exchange: Exchange) -> bytes:
         """Ask for the work to stop. Acknowledged, whatever comes of it."""
+        await self.cancel_for(exchange.owner.key, _task_id(exchange))
+        return _ACKNOWLEDGED
+
+    async def cancel_for(self, owner: str, task_id: str) -> None:
+        """The same, for whoever has asked as this owner. Raises TaskNotFound."""
 
         def wish(task: Task) -> Events:
             return decisions.request_cancel(task, self._commands.now())
 
-        await self._change(exchange, _task_id(exchange), wish)
-        return _ACKNOWLEDGED
+        await self._change(owner, task_id, wish)
 
-    async def _change(self, exchange: Exchange, task_id: str, wish: Wish) -> None:
+    async def _change(self, owner: str, task_id: str, wish: Wish) -> None:
         """Append what follows from an owner's wish; from the end of the task's time on, its end."""
         in_time = self._retention.in_time(wish)
 
         def decide(task: Task) -> Events:
-            if task.owner != exchange.owner.key or self._retention.is_gone(task):
+            if task.owner != owner or self._retention.is_gone(task):
                 raise errors.TaskNotFound
             return in_time(task)
 
         # By the view first: of a stranger's stream no row is read, so that none takes time either.
-        if await self._poller.owned(exchange.owner.key, task_id) is None:
+        if await self._poller.owned(owner, task_id) is None:
             raise errors.TaskNotFound
         await self._commands.change(task_id, decide)
 

@@ -4,6 +4,7 @@ from .application import parts
 from .audit import Auditing, auditing, offline_notary
 from .audit_reading import audit_reading, rebuilding, view_audit
 from .client import reaching
+from .doctor import doctor
 from .identity import own_access
 from .keys import key_counts, new_key_line, rotate_keys
 from .process import Built, build
@@ -21,6 +22,7 @@ __all__ = [
     "auditing",
     "build",
     "database",
+    "doctor",
     "early",
     "key_counts",
     "new_key_line",

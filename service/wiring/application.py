@@ -1,9 +1,12 @@
 """The ASGI application over the objects of a process."""
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ... import __version__
+from ...adapters.postgres import Database
+from ...adapters.standing import PostgresStanding
 from ...delivery.events.desk import Desk
 from ...delivery.events.poll import PollMethod
 from ...delivery.events.reading import Reading
@@ -31,6 +34,7 @@ from ..methods.tasks import TaskMethods
 from ..methods.tools import Bench, ToolMethods
 from ..metrics import Figure, Metrics, webhook_figures
 from ..sealing import StateSeal
+from ..seen import Seen
 from ..settings import Settings
 from ..siblings import Siblings
 from ..socket import Connect, Socket
@@ -41,7 +45,11 @@ from .process import Built
 from .push import Push
 from .sessions import Shared, door_of, running_with
 from .store import now
+from .telemetry import families_of, standing_of
 from .tools import operators
+
+if TYPE_CHECKING:
+    from .console import Desk as ConsoleDesk
 
 SERVER_INFO = {"name": "outlast", "version": __version__}
 
@@ -58,9 +66,11 @@ def parts(
     events = _event_methods(config, built.push, streaming)
     streams = {} if events is None else {draft.STREAM: events.stream}
     throttle = throttle_of(config)
-    methods = _methods(config, built, throttle, events)
+    seen = Seen()
+    methods = seen.over(_traced(built, _methods(config, built, throttle, events)))
     shared = Shared(methods, listener, access, throttle, SERVER_INFO)
     sessions = door_of(settings, config, built, shared, is_alone=siblings is None)
+    pages = _pages(settings, config, built, throttle)
 
     def wind_down() -> None:
         listening.closing.set()
@@ -71,8 +81,8 @@ def parts(
 
     return Parts(
         _endpoint(settings, shared, streams, sessions),
-        Socket(_switching(listener), access, streams, throttle),
-        _metrics(_figures(built, limits), access, throttle, siblings),
+        Socket(_switching(listener), access, streams, throttle, pages and pages.visiting),
+        _metrics(built, _figures(settings, built, limits), access, throttle, siblings, seen),
         built.is_ready,
         running_with(lambda: built.running(settings.drain_s), sessions),
         wind_down,
@@ -82,7 +92,18 @@ def parts(
         protected_of(config),
         audit_pages(built, access),
         sessions,
+        pages and pages.console,
     )
+
+
+def _pages(
+    settings: Settings, config: Config, built: Built, throttle: Throttle
+) -> "ConsoleDesk | None":
+    if not config.console.enabled:
+        return None
+    from .console import console_of  # templates are slow to import: not for who has no console
+
+    return console_of(settings, config, built, throttle)
 
 
 def _endpoint(
@@ -100,11 +121,27 @@ def _endpoint(
     )
 
 
-def _metrics(
-    figures: Mapping[str, Figure], access: Access, throttle: Throttle, siblings: Siblings | None
+def _traced(built: Built, methods: Mapping[str, Method]) -> Mapping[str, Method]:
+    return methods if built.tracing is None else built.tracing.over(methods)
+
+
+def _metrics(  # noqa: PLR0913, PLR0917 - each is known to the caller alone
+    built: Built,
+    figures: Mapping[str, Figure],
+    access: Access,
+    throttle: Throttle,
+    siblings: Siblings | None,
+    seen: Seen,
 ) -> Metrics:
     """The page of figures; the other processes are told what counts for all of them."""
-    metrics = Metrics(figures, access, throttle.refusals, siblings)
+    metrics = Metrics(
+        figures,
+        access,
+        throttle.refusals,
+        siblings,
+        families={**seen.families(), **families_of(built.log, built.push)},
+        standing=standing_of(PostgresStanding(built.store), built.auditing.following),
+    )
     if siblings is not None:
         siblings.meet(metrics.own, throttle.taken_elsewhere)
         throttle.share(siblings.took)
@@ -152,8 +189,19 @@ def _event_methods(config: Config, push: Push, streaming: Streaming) -> EventMet
     return EventMethods(desk, lambda owner: in_development or owner != LOCAL_OWNER)
 
 
-def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
-    sender = built.push.sender
+_POOL = {
+    "open": "Connections to PostgreSQL for reads and the queue.",
+    "free": "Of these, those that nobody uses now.",
+    "waiting": "Statements that wait for one.",
+}
+
+
+def _pool(store: Database, word: str) -> float:
+    return float(store.use()[word])
+
+
+def _figures(settings: Settings, built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
+    sender, store = built.push.sender, built.store
     return {
         **({} if sender is None else webhook_figures(sender.counts)),
         "outlast_signal_live": Figure(
@@ -166,6 +214,17 @@ def _figures(built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
         "outlast_calls_running": Figure(
             "Calls that this process runs now.", lambda: built.worker.running_count
         ),
+        "outlast_slots": Figure(
+            "Calls that this process runs at most.", lambda: float(settings.slots)
+        ),
+        "outlast_signal_lag_seconds": Figure(
+            "How far back the moment lies up to which all changes have certainly been heard of.",
+            lambda: built.signal.lag_s,
+        ),
+        **{
+            f"outlast_pool_{word}": Figure(meaning, partial(_pool, store, word))
+            for word, meaning in _POOL.items()
+        },
     }
 
 
@@ -177,9 +236,7 @@ def _methods(
     lists = Lists(upstreams, lambda tool: config.policies.of(tool).bridge is not None)
     tasks = TaskMethods(built.commands, poller, built.retention, throttle)
     discovery = DiscoveryMethods(upstreams, lists, has_events=events is not None)
-    bench = Bench(
-        built.commands, built.views, built.retention, built.upstreams, built.worker, events
-    )
+    bench = Bench(built.commands, built.views, built.retention, built.called, built.worker, events)
     seal = StateSeal(built.key)
     tools = ToolMethods(bench, catalogue, config.policies, seal)
     passing = PassingMethods(upstreams, lists, seal)

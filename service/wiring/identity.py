@@ -40,8 +40,12 @@ def identity_of(settings: Settings, issuers: oauth.OAuthTokens | None) -> Identi
 
 def access_of(settings: Settings, config: Config, who: Identity) -> Access:
     """The rule at every door of this service."""
-    guard = Guard(settings.allowed_hosts, settings.allowed_origins)
-    return Access(who, guard, protected_of(config))
+    return Access(who, guard_of(settings), protected_of(config))
+
+
+def guard_of(settings: Settings) -> Guard:
+    """The names that this service goes by."""
+    return Guard(settings.allowed_hosts, settings.allowed_origins)
 
 
 def own_access() -> Access:

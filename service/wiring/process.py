@@ -4,7 +4,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from socket import gethostname
 
@@ -29,7 +29,7 @@ from ...delivery.webhook import signing
 from ...delivery.webhook.sender import Sealing
 from ...delivery.webhook.vault import Vault
 from ...domain import errors
-from ...domain.ports import Announcements, Dispatcher, Identity
+from ...domain.ports import Announcements, Dispatcher, Identity, Upstreams
 from ..bridging import status_tool, upstream_tasks
 from ..bridging.port import Bridge
 from ..callbacks import Tickets
@@ -38,17 +38,21 @@ from ..config import Config, Upstream
 from ..retention import Retention
 from ..run import Workbench
 from ..settings import Settings
+from ..tracing.tracing import Tracing
 from ..worker import Stores, Worker
 from .audit import Auditing, auditing_of
 from .identity import identity_of, issuers_of
-from .push import Push, build_push, stores_of
+from .push import Push, PushStores, build_push, stores_of
 from .store import now, sealer_of
+from .telemetry import around_deliveries, traced_log, traced_upstreams, tracing_of
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What stands on the store alone."""
+    """What stands on the store alone. No two processes have one `name`."""
 
+    name: str
+    tracing: Tracing | None
     store: postgres.Database
     sealer: sealing.Sealer
     log: event_log.PostgresEventLog
@@ -74,6 +78,11 @@ class Built(Kept):
     worker: Worker
     auditing: Auditing
 
+    @property
+    def called(self) -> Upstreams:
+        """The upstreams, as their tools are called: traced, if anything is."""
+        return traced_upstreams(self.upstreams, self.tracing)
+
     @asynccontextmanager
     async def running(self, drain_s: float) -> AsyncGenerator[None]:
         """Open everything, work, and on the way out drain the worker and close in reverse."""
@@ -98,6 +107,8 @@ class Built(Kept):
             await self.signal.close()
             self.log.close()
             await self.store.close()
+            if self.tracing is not None:
+                await self.tracing.close()
 
     async def is_ready(self) -> bool:
         """True while the store answers."""
@@ -128,7 +139,7 @@ async def build(  # noqa: PLR0913 - what only some processes have is named
     heard = signal.PostgresSignal(url, kept.store)
     upstreams = upstreams or upstreams_of(config)
     tickets = Tickets(key, settings.public_url or address)
-    bench = Workbench(kept.commands, upstreams, heard, tickets.offer, *_bridging(config, upstreams))
+    bench = _bench(config, kept, upstreams, heard, tickets)
     issuers = issuers_of(config)
     who = identity_of(settings, issuers)
     feed = Feed(kept.views, kept.log, codec.wire_of, now, kept.retention.end)
@@ -141,13 +152,34 @@ async def build(  # noqa: PLR0913 - what only some processes have is named
         identity=who,
         issuers=issuers,
         feed=feed,
-        push=build_push(config, stores_of(kept.store, feed, heard, kept.sealer), who, seals),
+        push=_push(config, kept, stores_of(kept.store, feed, heard, kept.sealer), who, seals),
         signal=heard,
         upstreams=upstreams,
         announcements=announcements.UpstreamAnnouncements(upstreams),
-        worker=Worker(_name(), bench, stores, slots=settings.slots, claims=claims),
+        worker=Worker(kept.name, bench, stores, slots=settings.slots, claims=claims),
         auditing=auditing_of(settings, kept.store, own_key),
     )
+
+
+def _push(config: Config, kept: Kept, stores: PushStores, who: Identity, seals: Sealing) -> Push:
+    return build_push(config, stores, who, seals, around_deliveries(kept.commands, kept.tracing))
+
+
+def _bench(
+    config: Config,
+    kept: Kept,
+    upstreams: upstream.McpUpstreams,
+    heard: signal.PostgresSignal,
+    tickets: Tickets,
+) -> Workbench:
+    bench = Workbench(
+        kept.commands,
+        traced_upstreams(upstreams, kept.tracing),
+        heard,
+        tickets.offer,
+        *_bridging(config, upstreams),
+    )
+    return bench if kept.tracing is None else replace(bench, around=kept.tracing.run)
 
 
 def upstreams_of(config: Config) -> upstream.McpUpstreams:
@@ -175,18 +207,18 @@ def _bridging(
 
 
 def _kept(settings: Settings, config: Config, url: str) -> Kept:
-    store = postgres.Database(url)
+    name = _name()
+    tracing, store = tracing_of(settings, name), postgres.Database(url)
     sealer = sealer_of(settings, store)
     log = event_log.PostgresEventLog(store, config.limits.quotas, sealer)
     views = task_view.PostgresTaskViews(store, sealer)
     most_running = config.limits.running_per_owner
     dispatcher = run_queue.PostgresDispatcher(store, running_per_owner=most_running)
-    commands = Commands(log, now)
+    commands = Commands(traced_log(log, tracing), now)
     past = retention.PostgresPastTasks(store, sealer)
     period = timedelta(seconds=settings.audit_period_s)
-    return Kept(
-        store, sealer, log, views, dispatcher, commands, Retention(commands, views, past, period)
-    )
+    kept = Retention(commands, views, past, period)
+    return Kept(name, tracing, store, sealer, log, views, dispatcher, commands, kept)
 
 
 def _name() -> str:

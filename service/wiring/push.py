@@ -15,7 +15,7 @@ from ...delivery.events.occurrences import Occurrences
 from ...delivery.feed import Feed
 from ...delivery.webhook.challenge import Challenger
 from ...delivery.webhook.exchange import WebhookClient
-from ...delivery.webhook.sender import Sealing, Sender, SenderStores
+from ...delivery.webhook.sender import Around, Sealing, Sender, SenderStores
 from ...delivery.webhook.signing import ServerKey
 from ...delivery.webhook.subscriptions import Rules, SubscriptionMethods, SubscriptionStores
 from ...domain.ports import Identity
@@ -66,7 +66,13 @@ def stores_of(
     )
 
 
-def build_push(config: Config, stores: PushStores, who: Identity, sealing: Sealing) -> Push:
+def build_push(
+    config: Config,
+    stores: PushStores,
+    who: Identity,
+    sealing: Sealing,
+    around: Around | None = None,
+) -> Push:
     """All of it, as far as the configuration wants it."""
     given = config.events
     if not (given.enabled and given.webhooks):
@@ -89,15 +95,10 @@ def build_push(config: Config, stores: PushStores, who: Identity, sealing: Seali
         sealing,
         now,
         who.knows,
+        around=around,
     )
-    methods = SubscriptionMethods(
-        SubscriptionStores(stores.subscriptions, stores.outbox, stores.events, stores.feed),
-        sealing.cursors,
-        sealing.vault,
-        challenger,
-        rules,
-        now,
-    )
+    kept = SubscriptionStores(stores.subscriptions, stores.outbox, stores.events, stores.feed)
+    methods = SubscriptionMethods(kept, sealing.cursors, sealing.vault, challenger, rules, now)
 
     async def ask(known: WebhookSubscription) -> str | None:
         secret = sealing.vault.open(known.secret, known.id)

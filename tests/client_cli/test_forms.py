@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from outlast.service.cli.client import forms
-from outlast.service.cli.client.forms import Kind, Unfit
+from outlast.service import forms
+from outlast.service.forms import Kind, Unfit
 
 COLOURS = [{"const": "#f00", "title": "Red"}, {"const": "#0f0", "title": "Green"}]
 

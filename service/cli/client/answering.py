@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ....domain import errors
-from . import arguments, codes, following, forms, options, outcomes
+from ... import forms
+from . import arguments, codes, following, options, outcomes
 from .following import Handle
 from .interrupts import Interrupted
 from .options import JournalOption, JsonOption, ServerOption, TaskId, TokenOption

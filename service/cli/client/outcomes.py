@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from . import codes, forms
+from ... import forms
+from . import codes
 from .text import line, plain
 
 Json = Mapping[str, Any]

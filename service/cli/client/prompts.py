@@ -13,8 +13,8 @@ import anyio
 from rich.console import Console
 from rich.text import Text
 
-from . import forms
-from .forms import Field, Kind, Unfit
+from ... import forms
+from ...forms import Field, Kind, Unfit
 from .outcomes import mapping
 from .text import line, plain
 

@@ -1,7 +1,8 @@
 """An elicitation's form: its fields out of the requested schema, and values out of typed text.
 
-Nothing is asked here; `prompts` does that. What a schema says beyond the specification's subset is
-left to the server, patterns among it: one that never ends could hang whoever fills in the form.
+Nothing is asked here: the command line does that in `prompts`, the console by a page. What a schema
+says beyond the specification's subset is left to the server, patterns among it: one that never ends
+could hang whoever fills in the form.
 """
 
 import json

@@ -1,0 +1,87 @@
+"""What `outlast doctor` looks with."""
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from ... import __version__
+from ...adapters import audit_tree, diagnosis, operations, postgres, upstream
+from ...delivery.webhook import address
+from ...delivery.webhook.challenge import Challenger
+from ...delivery.webhook.exchange import WebhookClient
+from ...delivery.webhook.network import system_lookup
+from ...domain.audit import Standing
+from ...domain.diagnosing import Manners, StoreFacts
+from ...domain.operating import Load
+from ..config import Config
+from ..doctor.visit import Instruments
+from ..settings import Settings
+from .process import upstreams_of
+from .store import CONNECTIONS_MAX, database, now
+
+
+class _Store:
+    """Two that look from outside, and two that look like a process of ours."""
+
+    def __init__(self, outside: diagnosis.PostgresDiagnosis, store: postgres.Database) -> None:
+        self._outside = outside
+        self._operations = operations.PostgresOperations(store)
+        self._following = audit_tree.PostgresTreeFollowing(store)
+
+    async def facts(self) -> StoreFacts:
+        return await self._outside.facts()
+
+    async def manners(self) -> Manners:
+        return await self._outside.manners()
+
+    async def load(self) -> Load:
+        return await self._operations.load()
+
+    async def standing(self) -> Standing:
+        return await self._following.standing()
+
+
+def doctor(settings: Settings, config: Config) -> Instruments:
+    """The instruments for a service with these settings."""
+
+    @asynccontextmanager
+    async def store() -> AsyncGenerator[_Store]:
+        with database(settings, share=True) as url:
+            # A pool for a database that is away, or for no URL, would complain in its own words.
+            outside = diagnosis.PostgresDiagnosis(url)
+            await outside.facts()
+            own = postgres.Database(url)
+            await own.open()
+            try:
+                yield _Store(outside, own)
+            finally:
+                await own.close()
+
+    @asynccontextmanager
+    async def upstreams() -> AsyncGenerator[upstream.McpUpstreams]:
+        async with upstreams_of(config) as made:
+            yield made
+
+    async def probe(url: str) -> str | None:
+        return await _probe(config, url)
+
+    return Instruments(store, upstreams, probe, CONNECTIONS_MAX, __version__)
+
+
+async def _probe(config: Config, url: str) -> str | None:
+    """Why no webhook arrives at this URL. For operators, who may learn what subscribers may not."""
+    given = config.events
+    try:
+        place = address.check_url(url, allow_loopback_http=given.development, ports=given.ports)
+        local = given.development and address.names_loopback(place.host)
+        address.judged(system_lookup(place.host), loopback=local)
+    except (address.UrlRefused, address.AddressRefused) as refused:
+        return refused.reason
+    except OSError:
+        return "the name leads nowhere"
+    client = WebhookClient(
+        allow_loopback_http=given.development, ports=given.ports, extra_ca=given.ca_file
+    )
+    async with client:
+        asking = Challenger(client, now, server=None)
+        return await asking.ask(url, f"doctor_{secrets.token_hex(8)}", secrets.token_bytes(32))

@@ -1,0 +1,149 @@
+"""Old and new processes on one database: an upgrade that no client notices."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlast.tests.acceptance.waiting import until
+from outlast.tests.chaos.client import Client, text_of, word
+from outlast.tests.chaos.nodes import READY_S_MAX, Node
+from outlast.tests.delivery.webhook_world import SECRET, Hook, hook
+from outlast.tests.operations import versions
+from outlast.tests.operations.versions import Version
+from outlast.tests.support.databases import database
+from outlast.tests.support.mcp import RawClient, http_client
+from outlast.tests.support.streams import listening
+
+pytestmark = pytest.mark.anyio
+
+SERVING, WORKING = "outlast: serving", "outlast worker: waiting"
+STOP_S_MAX = 40.0
+
+
+@asynccontextmanager
+async def started(*nodes: Node) -> AsyncIterator[None]:
+    """All of them ready; whatever happens, none is left."""
+    try:
+        for node in nodes:
+            node.start()
+        for node in nodes:
+            await node.until_said(WORKING if "worker" in node.name else SERVING, READY_S_MAX)
+        yield
+    finally:
+        for node in nodes:
+            await node.make_gone()
+
+
+async def stopped(node: Node) -> None:
+    """It has drained and left in order."""
+    node.process.terminate()
+    assert await node.until_ended(STOP_S_MAX) == 0, node.log.read_text()
+
+
+def errors_in(*nodes: Node) -> list[str]:
+    """What they logged as an error; other lines are no JSON, or of a lower level."""
+    lines = ((node.name, line) for node in nodes for line in node.log.read_text().splitlines())
+    said = ((name, line) for name, line in lines if line.startswith("{"))
+    return [f"{name}: {line}" for name, line in said if json.loads(line)["level"] == "error"]
+
+
+def finished_once(endpoint: Hook, task_ids: list[str]) -> Callable[[], Any]:
+    """Whether the endpoint has been told of the end of each of these tasks."""
+
+    async def told() -> bool:
+        ends = {
+            post.content["data"]["taskId"]
+            for post in endpoint.events
+            if post.content["data"]["status"] == "completed"
+        }
+        return ends >= set(task_ids)
+
+    return told
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Version:
+    return versions.before(tmp_path)
+
+
+@pytest.mark.promise("upgrade-without-downtime")
+async def test_old_and_new_processes_serve_and_finish_each_others_tasks(
+    tmp_path: Path, database_url: str, old: Version
+):
+    new, journal = versions.now(), str(tmp_path / "journal")
+    old_serve, old_url = old.serve(tmp_path, database_url)
+    new_serve, new_url = new.serve(tmp_path, database_url)
+    old_worker, new_worker = old.worker(tmp_path, database_url), new.worker(tmp_path, database_url)
+    nodes = old_serve, new_serve, old_worker, new_worker
+    async with hook() as endpoint, http_client() as http, started(old_serve, new_serve):
+        at_old, at_new = Client(http, old_url), Client(http, new_url)
+        asked = {"delivery": {"mode": "webhook", "url": endpoint.url, "secret": SECRET}}
+        raw = RawClient(f"{new_url}/mcp", http)
+        assert (await raw.request("events/subscribe", {"name": "task.updated", **asked})).result
+
+        async with started(old_worker):
+            first = await at_new.call("new_safe", _work(journal, "first"), "first")
+            assert text_of(await at_old.ended(first)) == "safe first"
+            parked = await at_new.call("new_asks", _work(journal, "parked"), "parked")
+            question = await at_old.asked(parked)
+            await stopped(old_worker)
+
+        async with started(new_worker):
+            await at_old.update(parked, {question: word("go")})
+            assert text_of(await at_new.ended(parked)) == "asks parked go"
+            async with listening(old_url, parked) as stream:
+                told = await stream.to_the_end()
+            assert told[-1]["result"]["resultType"] == "complete"
+            second = await at_old.call("new_safe", _work(journal, "second"), "second")
+            assert text_of(await at_new.ended(second)) == "safe second"
+            assert await at_old.get(second) == await at_new.get(second)
+            await until(finished_once(endpoint, [first, parked, second]), READY_S_MAX)
+
+        ids = [post.webhook_id for post in endpoint.events]
+        assert len(set(ids)) == len(ids)
+        await stopped(old_serve)
+        await stopped(new_serve)
+    assert errors_in(*nodes) == []
+
+
+@pytest.mark.promise("upgrade-without-downtime")
+async def test_what_the_old_version_stored_goes_on_under_the_new_one(
+    tmp_path: Path, postgres_url: str, old: Version
+):
+    new, journal = versions.now(), str(tmp_path / "journal")
+    with database(postgres_url) as url:
+        assert "applied 0001" in old.run(tmp_path, url, "db", "upgrade")
+        serve, address = old.serve(tmp_path, url)
+        worker = old.worker(tmp_path, url)
+        async with http_client() as http, started(serve, worker):
+            client = Client(http, address)
+            done = await client.call("new_safe", _work(journal, "done"), "done")
+            was = await client.ended(done)
+            parked = await client.call("new_asks", _work(journal, "parked"), "parked")
+            question = await client.asked(parked)
+            await stopped(worker)
+            await stopped(serve)
+
+        new.run(tmp_path, url, "db", "upgrade")
+        assert "up to date" in new.run(tmp_path, url, "db", "upgrade")
+        later, address = new.serve(tmp_path, url)
+        finisher = new.worker(tmp_path, url)
+        async with http_client() as http, started(later, finisher):
+            client = Client(http, address)
+            assert await client.get(done) == was
+            await client.update(parked, {question: word("go")})
+            assert text_of(await client.ended(parked)) == "asks parked go"
+            # The key of an old call still finds the task that it made.
+            assert await client.call("new_safe", _work(journal, "done"), "done") == done
+            new.run(tmp_path, url, "audit", "verify", "--config", str(tmp_path / "outlast.toml"))
+            await stopped(finisher)
+            await stopped(later)
+        assert errors_in(serve, worker, later, finisher) == []
+
+
+def _work(journal: str, key: str) -> dict[str, Any]:
+    return {"path": journal, "key": key, "seconds": 0.1}
