@@ -54,7 +54,7 @@ async def test_a_person_approves_a_deployment_and_the_waiting_client_has_its_res
         await says_yes(page, "looks good")
         await page.wait_for_url("**/console/inbox*")
     (task,) = results
-    report = task["result"]["structuredContent"]  # pyright: ignore[reportIndexIssue]
+    report = task["result"]["structuredContent"]  # pyright: ignore[reportIndexIssue] - plain JSON
     assert (report["outcome"], report["note"]) == ("passed", "looks good")
     assert report["stages"][-1]["status"] == "passed"
 

@@ -57,7 +57,7 @@ async def _webhook(site: Site, person: str) -> str:
 EMPTY = [
     Stop("no-tasks", "/console/tasks", "bob"),
     Stop("no-question", "/console/inbox", "bob"),
-    Stop("no-webhook", "/console/webhooks", "bob"),
+    Stop("no-webhook", "/console/webhooks?only=suspended"),
     Stop("no-such-task", "/console/tasks/unknown", "bob", 404),
     Stop("forbidden", "/console/workers", "bob", 403),
 ]
