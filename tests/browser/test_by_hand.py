@@ -193,6 +193,8 @@ async def test_the_list_is_right_after_the_server_was_killed_and_started_again(d
         await client.request("tasks/update", {"taskId": task_id, "inputResponses": answers})
         await client.until_status(task_id, "completed", seconds=TASK_S_MAX)
         await expect(row.locator("[data-status=completed]")).to_be_visible(timeout=2 * LIVE_MS)
+        told = page.locator("#tasks-state")  # says so while the connection is lost
+        await expect(told).to_have_text("", timeout=2 * LIVE_MS)
     desk.faults.forgive_the_lost()
 
 
