@@ -118,13 +118,13 @@ class Console:
 
     def _opened(self, handler: OpenHandler) -> OpenHandler:
         async def answer(request: Request) -> Response:
-            return await self._guarded(request, None, lambda: handler(request))
+            return await self._guarded(request, lambda: handler(request))
 
         return answer
 
     def _served(self, pages: Sequence[Page]) -> OpenHandler:
         async def answer(request: Request) -> Response:
-            return await self._guarded(request, pages, lambda: self._answer(request, pages))
+            return await self._guarded(request, lambda: self._answer(request, pages))
 
         return answer
 
@@ -168,13 +168,9 @@ class Console:
         return RedirectResponse(f"{SIGN_IN}?next={quote(asked, safe='')}", SEE_OTHER)
 
     async def _guarded(
-        self,
-        request: Request,
-        pages: Sequence[Page] | None,
-        serve: Callable[[], Awaitable[Response]],
+        self, request: Request, serve: Callable[[], Awaitable[Response]]
     ) -> Response:
         """The answer with the headers of all pages; a page for every failure."""
-        del pages
         try:
             self._sessions.check_host(request)
             response = await serve()

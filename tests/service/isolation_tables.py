@@ -157,6 +157,15 @@ PAGES: Mapping[tuple[str, str], Page] = {
 }
 
 
+CONSOLE = "/console"
+# Pages of the console that are for everybody; every other one needs a session that began here.
+SIGN_IN = {
+    ("GET", "/console/sign-in"),
+    ("POST", "/console/sign-in"),
+    ("GET", "/console/static/{name}"),
+}
+
+
 def routes_of(app: Any) -> set[tuple[str, str]]:
     """Every way in that an application has: the method of HTTP, and the path."""
     found: set[tuple[str, str]] = set()

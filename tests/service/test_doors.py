@@ -4,6 +4,7 @@ All tokens that are not good are refused in the same bytes, before the store is 
 """
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ from outlast.tests.delivery.posting import signed
 from outlast.tests.service.conftest import tasks_stored
 from outlast.tests.service.isolation_tables import (
     BY_METHOD,
+    CONSOLE,
     FRAMES,
     METHODS,
     PAGES,
     SCOPES,
+    SIGN_IN,
     WATCH,
     Page,
     routes_of,
@@ -45,7 +48,7 @@ pytestmark = pytest.mark.anyio
 TRIES = 4
 LEEWAY_S = 30  # that the service grants an issuer's clock
 READ_S_MAX = 20.0
-FORBIDDEN, UNAUTHORIZED = 403, 401
+FORBIDDEN, UNAUTHORIZED, SEE_OTHER = 403, 401, 303
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,26 @@ async def test_every_method_every_page_and_every_frame_has_a_row(here: Isolated)
     endpoint, socket = parts.endpoint, parts.socket
     assert {*endpoint._methods, *endpoint._streams} == set(METHODS)
     assert {*socket._streams, "subscriptions/listen", "notifications/cancelled"} == set(FRAMES)
-    assert routes_of(assemble(parts)) == set(PAGES)
+    routes = routes_of(assemble(parts))
+    assert {(verb, path) for verb, path in routes if not path.startswith(CONSOLE)} == set(PAGES)
+
+
+@pytest.mark.promise("console-shows-nobody-anothers-task")
+async def test_no_page_of_the_console_opens_to_a_token_without_a_session(
+    here: Isolated, alice: RawClient
+):
+    routes = routes_of(assemble(await built_application(here)))
+    console = {(verb, path) for verb, path in routes if path.startswith(CONSOLE)}
+    assert console > SIGN_IN
+    for verb, path in sorted(console - SIGN_IN):
+        url = alice.url.removesuffix("/mcp") + re.sub(r"\{[^}]+\}", "x", path)
+        for headers in ({}, {"authorization": f"Bearer {alice.token}"}):
+            reply = await alice.http.request(verb, url, headers=headers, follow_redirects=False)
+            if verb == "POST":
+                assert reply.status_code == UNAUTHORIZED, path
+            else:
+                assert reply.status_code == SEE_OTHER, path
+                assert reply.headers["location"].startswith("/console/sign-in?next="), path
 
 
 # --- tokens that are not good
