@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,8 +21,6 @@ from .siblings import Figures, Siblings
 
 Standing = Callable[[], Awaitable[Mapping[str, float]]]
 
-REFUSALS = "outlast_refusals"
-REFUSED = "Requests refused because a limit was reached, by the limit's name."
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,38 +50,19 @@ def webhook_figures(counts: Mapping[str, int]) -> Mapping[str, Figure]:
     return {f"outlast_webhooks_{name}": figure(*told) for name, told in _WEBHOOKS.items()}
 
 
-class Refusals(Collector):
-    """How often each limit was met. A limit appears with its first refusal."""
-
-    def __init__(self, counts: Mapping[str, int]) -> None:
-        self._counts = counts
-
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """See `Collector.collect`."""
-        family = CounterMetricFamily(REFUSALS, REFUSED, labels=["limit"])
-        for limit, count in sorted(self._counts.items()):
-            family.add_metric([limit], count)
-        yield family
-
-
 class OfAll(Collector):
-    """The figures of several processes, as they have told them."""
+    """The gauges of several processes, as they have told them."""
 
     def __init__(self, meanings: Mapping[str, str], told: Mapping[str, Figures]) -> None:
         self._meanings, self._told = meanings, in_order(told)
 
-    def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    def collect(self) -> Iterable[GaugeMetricFamily]:
         """See `Collector.collect`."""
         for name, meaning in self._meanings.items():
             gauge = GaugeMetricFamily(name, meaning, labels=["process"])
             for process, figures in self._told:
                 gauge.add_metric([process], figures["gauges"][name])
             yield gauge
-        counter = CounterMetricFamily(REFUSALS, REFUSED, labels=["limit", "process"])
-        for process, figures in self._told:
-            for limit, count in sorted(figures["refusals"].items()):
-                counter.add_metric([limit, process], count)
-        yield counter
 
 
 def in_order(told: Mapping[str, Figures]) -> list[tuple[str, Figures]]:
@@ -97,11 +76,10 @@ class Metrics:
     `standing` reads the store's, and leaves out what it could not read.
     """
 
-    def __init__(  # noqa: PLR0913 - keyword only; what not every page has
+    def __init__(
         self,
         figures: Mapping[str, Figure],
         access: Access,
-        refusals: Mapping[str, int] | None = None,
         siblings: Siblings | None = None,
         *,
         families: Families | None = None,
@@ -109,13 +87,11 @@ class Metrics:
     ) -> None:
         self._access, self._siblings = access, siblings
         self._families, self._standing = families or {}, standing
-        self._figures, self._refusals = figures, refusals or {}
+        self._figures = figures
         self._registry = CollectorRegistry()
         for name, figure in figures.items():
             gauge = Gauge(name, figure.meaning, registry=self._registry)
             gauge.set_function(figure.read)
-        if refusals is not None:
-            self._registry.register(Refusals(refusals))
         self._registry.register(OwnFamilies(self._families))
 
     async def get(self, request: Request) -> Response:
@@ -134,7 +110,7 @@ class Metrics:
         """Those of this process, for the others."""
         gauges = {name: figure.read() for name, figure in self._figures.items()}
         told = {name: each.told() for name, each in self._families.items()}
-        return {"gauges": gauges, "refusals": dict(self._refusals), "families": told}
+        return {"gauges": gauges, "families": told}
 
     async def _of_all(self) -> CollectorRegistry | None:
         """None where this process is the only one, or hears nothing of the others."""

@@ -84,16 +84,12 @@ class Frame:
             drop(request, response, SAID)
         return response
 
-    def part(
-        self, request: Request, visit: Visit, template: str, status: int = 200, **context: Any
-    ) -> Response:
+    def part(self, visit: Visit, template: str, **context: Any) -> Response:
         """A piece of a page, to be put in the place of an older one."""
-        del request
-        return self._rendered(template, status, {"visit": visit, **context})
+        return self._rendered(template, 200, {"visit": visit, **context})
 
-    def back(self, request: Request, visit: Visit | None, url: str, said: str) -> Response:
+    def back(self, request: Request, url: str, said: str) -> Response:
         """After an action: on to a page of ours, which says what was done."""
-        del visit
         response = RedirectResponse(own_path(url), SEE_OTHER, {"Cache-Control": "no-store"})
         sealed = self._seal.seal(SAID, {"text": said[:SAID_CHARS_MAX]}, time.time() + SAID_S)
         keep(request, response, SAID, sealed, SAID_S)

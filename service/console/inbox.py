@@ -86,7 +86,7 @@ class Inbox:
             "of_all": owner is None,
         }
         if "part" in request.query_params:
-            return self._frame.part(request, visit, "inbox_rows.html", **context)
+            return self._frame.part(visit, "inbox_rows.html", **context)
         return self._frame.page(request, visit, "inbox.html", **context)
 
     async def _show(self, request: Request, visit: Visit) -> Response:
@@ -116,7 +116,7 @@ class Inbox:
             except errors.MalformedAnswer as error:
                 refused = error.reason
             else:
-                return self._frame.back(request, visit, PATH, ACTIONS[action])
+                return self._frame.back(request, PATH, ACTIONS[action])
         return self._page(
             request, visit, asked, typed, status=UNFIT, problems=problems, refused=refused
         )

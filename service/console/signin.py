@@ -134,8 +134,8 @@ class SignIn:
         self._sessions.begin(request, response, caller)
         return response
 
-    async def _sign_out(self, request: Request, visit: Visit) -> Response:
-        response = self._frame.back(request, visit, ROOT, "You have signed out.")
+    async def _sign_out(self, request: Request, _visit: Visit) -> Response:
+        response = self._frame.back(request, ROOT, "You have signed out.")
         response.headers["Location"] = SIGN_IN
         self._sessions.end(request, response)
         return response

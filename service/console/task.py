@@ -120,7 +120,7 @@ class TaskPages:
         await seen.stream.load({*shown.versions, shown.first - 1, newest})
         context = {**self._state(seen, newest), **self._lines(seen, shown)}
         if request.query_params.get("part") == "1":
-            return self._frame.part(request, visit, "task_parts.html", **context)
+            return self._frame.part(visit, "task_parts.html", **context)
         return self._frame.page(request, visit, "task.html", **context)
 
     async def _version(self, request: Request, visit: Visit) -> Response:
@@ -132,7 +132,7 @@ class TaskPages:
         lines = self._lines(seen, Window(version, version, seen.stream.newest))
         context = {**self._state(seen, version), **lines}
         if request.query_params.get("part") == "1":
-            return self._frame.part(request, visit, "task_state.html", **context)
+            return self._frame.part(visit, "task_state.html", **context)
         return self._frame.page(request, visit, "task_version.html", **context)
 
     async def _chosen(self, request: Request, visit: Visit) -> Response:
@@ -183,7 +183,7 @@ class TaskPages:
             await self._sources.cancel(visit.caller.owner.key, seen.id)
         except errors.TaskNotFound:
             raise NotThere from None
-        return self._frame.back(request, visit, seen.url, "Cancellation was requested.")
+        return self._frame.back(request, seen.url, "Cancellation was requested.")
 
     # --- whose task it is
 

@@ -98,7 +98,7 @@ class Tasks:
             "problems": asked.problems,
         }
         if "part" in request.query_params:
-            return self._frame.part(request, visit, "tasks_rows.html", **context)
+            return self._frame.part(visit, "tasks_rows.html", **context)
         part = [*asked.query, ("part", "1")]
         at = request.query_params.get("at")
         return self._frame.page(

@@ -123,7 +123,7 @@ class Webhooks:
         return f"The challenge failed: {REASONS.get(told['reason'], told['reason'])}."
 
     def _post(self, path: str, deed: Deed) -> Page:
-        async def answer(request: Request, visit: Visit) -> Response:
+        async def answer(request: Request, _visit: Visit) -> Response:
             subscription_id = request.path_params["id"]
             try:
                 told = await deed(request, subscription_id)
@@ -131,7 +131,7 @@ class Webhooks:
                 raise NotThere from None
             except (NotNow, UnknownEvent, errors.CallError) as refused:
                 told = f"Not done. {refused}"
-            return self._frame.back(request, visit, f"{PATH}/{subscription_id}", told)
+            return self._frame.back(request, f"{PATH}/{subscription_id}", told)
 
         return Page(path, answer, ("POST",), Scope.OPERATE)
 

@@ -80,7 +80,7 @@ class Workers:
             "late_s": LATE_S,
         }
         if "part" in request.query_params:
-            return self._frame.part(request, visit, "workers_figures.html", **shown)
+            return self._frame.part(visit, "workers_figures.html", **shown)
         return self._frame.page(request, visit, "workers.html", **shown)
 
     async def _followers(self, load: Load) -> list[Follower]:

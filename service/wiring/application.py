@@ -5,8 +5,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ... import __version__
+from ...adapters.operations import PostgresOperations
 from ...adapters.postgres import Database
-from ...adapters.standing import PostgresStanding
 from ...delivery.events.desk import Desk
 from ...delivery.events.poll import PollMethod
 from ...delivery.events.reading import Reading
@@ -137,10 +137,11 @@ def _metrics(  # noqa: PLR0913, PLR0917 - each is known to the caller alone
     metrics = Metrics(
         figures,
         access,
-        throttle.refusals,
         siblings,
-        families={**seen.families(), **families_of(built.log, built.push)},
-        standing=standing_of(PostgresStanding(built.store), built.auditing.following),
+        families={**seen.families(), **families_of(built.log, built.push, throttle)},
+        standing=standing_of(
+            PostgresOperations(built.store), built.views, built.auditing.following
+        ),
     )
     if siblings is not None:
         siblings.meet(metrics.own, throttle.taken_elsewhere)

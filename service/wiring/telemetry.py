@@ -1,20 +1,27 @@
 """What is seen of a process: its traces, and the figures that have labels."""
 
+import asyncio
 import os
+from collections.abc import Mapping
 
 from ... import __version__
-from ...adapters import event_log, standing
+from ...adapters import event_log
 from ...delivery.webhook.sender import Around
 from ...domain import errors
 from ...domain.audit import TreeFollowing
-from ...domain.ports import EventLog, Upstreams
+from ...domain.operating import Operations
+from ...domain.ports import EventLog, TaskViews, Upstreams
 from ..commands import Commands
 from ..figures import Counters, Families, Histograms
 from ..metrics import Standing
 from ..settings import Settings
+from ..throttle import Throttle
 from ..tracing import exporting
 from ..tracing.tracing import TracedLog, TracedUpstreams, Tracing
 from .push import Push
+from .store import now
+
+KEPT_S = 2.0  # whoever asks for the store's figures again within this is told the same
 
 
 def tracing_of(settings: Settings, instance: str) -> Tracing | None:
@@ -44,8 +51,8 @@ def around_deliveries(commands: Commands, tracing: Tracing | None) -> Around | N
     return tracing.delivering(place_of).around
 
 
-def families_of(log: event_log.PostgresEventLog, push: Push) -> Families:
-    """What appends and deliveries of this process are counted by."""
+def families_of(log: event_log.PostgresEventLog, push: Push, throttle: Throttle) -> Families:
+    """What appends, deliveries and refusals of this process are counted by."""
     commits, sender = log.commits, push.sender
     found: dict[str, Counters | Histograms] = {
         "outlast_appends": Counters(
@@ -59,6 +66,11 @@ def families_of(log: event_log.PostgresEventLog, push: Push) -> Families:
         "outlast_append_batch_seconds": Histograms(
             "How long they took.", (), lambda: {(): commits.times}
         ),
+        "outlast_refusals": Counters(
+            "Requests refused because a limit was reached, by the limit's name.",
+            ("limit",),
+            lambda: {(limit,): count for limit, count in throttle.refusals.items()},
+        ),
     }
     if sender is not None:
         found["outlast_webhook_attempts"] = Counters(
@@ -69,22 +81,44 @@ def families_of(log: event_log.PostgresEventLog, push: Push) -> Families:
     return found
 
 
-def standing_of(store: standing.PostgresStanding, following: TreeFollowing) -> Standing:
+def standing_of(operations: Operations, views: TaskViews, following: TreeFollowing) -> Standing:
     """What the store says of all processes. It never raises: a page without a store is a page."""
+    one, loop_time = asyncio.Lock(), lambda: asyncio.get_running_loop().time()
+    found: Mapping[str, float] = {}
+    until = 0.0
+
+    async def waiting() -> Mapping[str, float]:
+        nonlocal found, until
+        async with one:  # asked by many, it looks once
+            if loop_time() >= until:
+                found, until = await _waiting(operations, views), loop_time() + KEPT_S
+            return found
 
     async def read() -> dict[str, float]:
         try:
-            found, tree = await store.read(), await following.standing()
+            waits, tree = await waiting(), await following.standing()
         except errors.StoreUnavailable:
             return {"outlast_store_up": 0.0}
-        found = {
-            **found,
+        told = {
+            **waits,
             "outlast_store_up": 1.0,
             "outlast_audit_lag_events": float(max(tree.head - tree.position, 0)),
             "outlast_audit_unsigned_leaves": float(tree.size - tree.checkpointed),
         }
         if tree.age_s is not None:
-            found["outlast_audit_checkpoint_age_seconds"] = tree.age_s
-        return found
+            told["outlast_audit_checkpoint_age_seconds"] = tree.age_s
+        return told
 
     return read
+
+
+async def _waiting(operations: Operations, views: TaskViews) -> Mapping[str, float]:
+    load, end = await operations.load(), await views.next_end()
+    overdue_s = 0.0 if end is None else (now() - end).total_seconds()
+    return {
+        "outlast_queue_depth": float(load.queue.due),
+        "outlast_queue_oldest_seconds": load.queue.oldest_s or 0.0,
+        "outlast_outbox_depth": float(load.outbox.due + load.outbox.later),
+        "outlast_outbox_oldest_seconds": load.outbox.oldest_s or 0.0,
+        "outlast_expiry_lag_seconds": max(overdue_s, 0.0),
+    }
