@@ -154,17 +154,8 @@ class KeySource:
 
     def _client(self) -> httpx2.AsyncClient:
         if self._trusted is None:
-            self._trusted = ssl.create_default_context()
-            if self._ca_file is not None:
-                self._trusted.load_verify_locations(self._ca_file)
-        # No compression: what is counted is what comes. A redirect is an answer like any other.
-        return httpx2.AsyncClient(
-            verify=self._trusted,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=FETCH_S_MAX,
-            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-        )
+            self._trusted = trusted_with(self._ca_file)
+        return client_of(self._trusted)
 
     async def _discover(self, http: httpx2.AsyncClient) -> str:
         """`jwks_uri` of the issuer's metadata, OAuth's or OpenID's. Raises Unfetched."""
@@ -175,6 +166,38 @@ class KeySource:
             except Unfetched as error:
                 failed.append(str(error))
         raise Unfetched("; ".join(failed))
+
+
+def trusted_with(ca_file: Path | None) -> ssl.SSLContext:
+    """Whose certificates are good for an issuer."""
+    trusted = ssl.create_default_context()
+    if ca_file is not None:
+        trusted.load_verify_locations(ca_file)
+    return trusted
+
+
+def client_of(trusted: ssl.SSLContext) -> httpx2.AsyncClient:
+    """What asks issuers. A redirect is an answer like any other."""
+    return httpx2.AsyncClient(
+        verify=trusted,
+        trust_env=False,
+        follow_redirects=False,
+        timeout=FETCH_S_MAX,
+        # No compression: what is counted is what comes.
+        headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+    )
+
+
+async def body_of(reply: httpx2.Response, url: str) -> bytes:
+    """What an issuer answers with, within the bounds. Raises Unfetched."""
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        raise Unfetched(f"{url} answered compressed although asked not to")
+    body = bytearray()
+    async for chunk in reply.aiter_raw():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise Unfetched(f"{url} answered with more than {BODY_BYTES_MAX} bytes")
+    return bytes(body)
 
 
 def discovery_urls(issuer: str) -> list[str]:
@@ -217,18 +240,12 @@ def _jwks_url_in(metadata: Any, issuer: str) -> str:
 
 async def _json_at(http: httpx2.AsyncClient, url: str) -> Any:
     """What stands there, within the bounds. Raises Unfetched and what the library raises."""
-    body = bytearray()
     async with http.stream("GET", url) as reply:
         if reply.status_code != OK:
             raise Unfetched(f"{url} answered with HTTP status {reply.status_code}")
-        if reply.headers.get("content-encoding", "identity") != "identity":
-            raise Unfetched(f"{url} answered compressed although asked not to")
-        async for chunk in reply.aiter_raw():
-            body += chunk
-            if len(body) > BODY_BYTES_MAX:
-                raise Unfetched(f"{url} answered with more than {BODY_BYTES_MAX} bytes")
+        body = await body_of(reply, url)
     try:
-        return orjson.loads(bytes(body))
+        return orjson.loads(body)
     except orjson.JSONDecodeError:
         raise Unfetched(f"{url} answered with something that is no JSON") from None
 

@@ -16,7 +16,7 @@ import httpx2
 import orjson
 
 from ..domain import errors
-from .jwks import BODY_BYTES_MAX, FETCH_S_MAX, OK, discovery_urls, is_safe_url
+from .jwks import OK, Unfetched, body_of, client_of, discovery_urls, is_safe_url, trusted_with
 
 TOKEN_CHARS_MAX = 16 * 1024
 TURNED_DOWN = (400, 401, 403)
@@ -114,33 +114,23 @@ class CodeFlow:
         self, method: str, url: str, form: Mapping[str, str] | None = None
     ) -> tuple[int, Mapping[str, Any]]:
         """The status and the JSON object that came; nothing of a redirect is followed."""
-        body = bytearray()
         try:
             async with self._http() as http, http.stream(method, url, data=form) as reply:
-                async for chunk in reply.aiter_raw():
-                    body += chunk
-                    if len(body) > BODY_BYTES_MAX:
-                        raise self._failed(f"{url} answered with more than {BODY_BYTES_MAX} bytes")
+                body = await body_of(reply, url)
+        except Unfetched as error:
+            raise self._failed(str(error)) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             raise self._failed(f"{url}: {type(error).__name__}") from None
         try:
-            told = orjson.loads(bytes(body))
+            told = orjson.loads(body)
         except orjson.JSONDecodeError:
             told = None
         return reply.status_code, cast(dict[str, Any], told) if isinstance(told, dict) else {}
 
     def _http(self) -> httpx2.AsyncClient:
         if self._trusted is None:
-            self._trusted = ssl.create_default_context()
-            if self._client.ca_file is not None:
-                self._trusted.load_verify_locations(self._client.ca_file)
-        return httpx2.AsyncClient(
-            verify=self._trusted,
-            trust_env=False,
-            follow_redirects=False,
-            timeout=FETCH_S_MAX,
-            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
-        )
+            self._trusted = trusted_with(self._client.ca_file)
+        return client_of(self._trusted)
 
     def _failed(self, why: str) -> errors.IdentityUnavailable:
         """What to raise; the reason, which names no code and no token, is logged."""
