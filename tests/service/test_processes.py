@@ -52,8 +52,10 @@ async def test_it_says_once_that_it_serves_and_a_signal_ends_all_of_it_in_order(
             asyncio.create_task(client.call("note_direct", {"path": str(note), "seconds": 3}))
             for _ in range(6)
         ]
-        held = await client.opened("note_task", {"path": str(tmp_path / "held"), "seconds": 2})
+        begun = tmp_path / "begun"
+        held = await client.opened("note_task", {"path": str(begun), "seconds": 2})
         await until_lines(note, 6)
+        await until_lines(begun, 1)  # what had not begun would be left for another to run
         family |= service.family()
         service.send(signal.SIGTERM)
         told = await asyncio.gather(*calls)
