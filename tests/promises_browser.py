@@ -6,6 +6,12 @@ SEEN = "Issue 8, seen and run"
 
 PROMISES = (
     Promise(
+        "overview-tells-what-calls",
+        "The first page tells what calls for somebody now, each figure a link to where it is dealt"
+        " with; of other owners only to operators; without the store it still shows all ways.",
+        f"{SEEN}: the console",
+    ),
+    Promise(
         "operators-see-who-works-on-what",
         "A page tells what waits, who holds which lease since when, and who is behind by how much.",
         f"{SEEN}: workers, queue depth and lag",

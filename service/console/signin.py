@@ -1,4 +1,4 @@
-"""The overview, and how people come in and go: by a token, or by an issuer that they know.
+"""How people come in and go: by a token, or by an issuer that they know.
 
 By an issuer it is the authorization code flow with PKCE. The access token that comes of it is
 judged as every client's is, and then forgotten. What the flow must remember is in a sealed cookie.
@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from ...domain import errors
-from ...domain.owner import Caller, Scope
-from .frame import NAV, ROOT, SEE_OTHER, Frame, own_path
+from ...domain.owner import Caller
+from .frame import ROOT, SEE_OTHER, Frame, own_path
 from .pages import FORBIDDEN, SIGN_IN, UNAUTHORIZED, OpenHandler, Page, form
 from .session import Sessions, Visit, drop, is_own_page, keep
 from .signing import Seal
@@ -31,20 +31,6 @@ FLOW_S = 600.0  # how long somebody may take at the issuer
 TOKEN_CHARS_MAX = 16 * 1024
 NEXT_CHARS_MAX = 1024  # a cookie holds it while somebody is at the issuer
 REFUSED = "This token does not open this service. It may have ended, or be another service's."
-
-_TOLD: Mapping[str, str] = {
-    f"{ROOT}/tasks": "What runs, waits and has ended, with filters and search.",
-    f"{ROOT}/inbox": "Questions of tools that wait for a person's answer.",
-    f"{ROOT}/webhooks": "Endpoints that are told of tasks, how they fare, and sending again.",
-    f"{ROOT}/workers": "Who works on what, what waits, and what lags behind.",
-    f"{ROOT}/proofs": "The signed log of events, and proofs that nothing was changed.",
-}
-_SCOPES: Mapping[Scope, str] = {
-    Scope.CALL: "start work, answer questions, cancel",
-    Scope.WATCH: "see how tasks stand",
-    Scope.OPERATE: "see every owner's tasks, mend webhooks, look at workers and proofs",
-    Scope.AUDIT: "read what happened, of every owner",
-}
 
 _log = logging.getLogger("outlast.console")
 
@@ -80,10 +66,7 @@ class SignIn:
 
     def pages(self) -> list[Page]:
         """What is for visitors."""
-        return [
-            Page(ROOT, self._overview, scope=None),
-            Page(f"{ROOT}/sign-out", self._sign_out, ("POST",), scope=None),
-        ]
+        return [Page(f"{ROOT}/sign-out", self._sign_out, ("POST",), scope=None)]
 
     def open_pages(self) -> Mapping[str, OpenHandler]:
         """What is for everybody."""
@@ -95,16 +78,6 @@ class SignIn:
             ways[f"GET {OIDC}"] = self._to_issuer
             ways[f"GET {CALLBACK}"] = self._from_issuer
         return ways
-
-    async def _overview(self, request: Request, visit: Visit) -> Response:
-        held = visit.caller.scopes
-        places = [
-            {"href": href, "title": title, "told": _TOLD[href]}
-            for title, href, scope in NAV
-            if href != ROOT and (scope is None or scope in held or visit.operates)
-        ]
-        scopes = [(scope, told) for scope, told in _SCOPES.items() if scope in held]
-        return self._frame.page(request, visit, "overview.html", places=places, scopes=scopes)
 
     async def _ask(self, request: Request) -> Response:
         return self._form(request, own_path(request.query_params.get("next")))

@@ -18,7 +18,7 @@ from ..settings import Settings
 from ..socket import Visiting
 from ..throttle import Throttle
 from .console_inbox import inbox_of, webhooks_of
-from .console_running import proofs, workers
+from .console_running import overview, proofs, workers
 from .console_task import task_pages
 from .console_tasks import task_list
 from .identity import guard_of
@@ -56,6 +56,7 @@ def _pages(
 ) -> Sequence[Page]:
     methods = TaskMethods(built.commands, PollingMethod(built.feed), built.retention, throttle)
     return [
+        *overview(frame, settings, built).pages(),
         *task_list(built, frame, config.console.redact).pages(),
         *task_pages(built, methods, frame, config.console.redact).pages(),
         *inbox_of(frame, built).pages(),
