@@ -47,11 +47,12 @@ PUSHING = ("listen", "websocket")
 
 @dataclass(frozen=True)
 class Site:
-    """What clients see is `url`; `servers` are behind it, by their ports."""
+    """What clients see is `url`; `servers` are behind it, by their ports. `log` is nginx's."""
 
     url: str
     servers: dict[int, Node]
     http: httpx2.AsyncClient
+    log: Path
 
     @property
     def client(self) -> RawClient:
@@ -72,6 +73,16 @@ class Site:
                 return False
 
         await until(ready, READY_S_MAX)
+
+    async def until_used(self, port: int) -> None:
+        """Return once nginx sends requests there: what had failed is left in peace for 2 s."""
+        before = self.log.stat().st_size
+
+        async def used() -> bool:
+            await self.client.request("server/discover")
+            return f" 127.0.0.1:{port} 200\n" in self.log.read_text()[before:]
+
+        await until(used, READY_S_MAX)
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """What tasks/get says."""
@@ -120,9 +131,9 @@ async def site(
             node.start()
         async with http_client() as http:
             for port in servers:
-                await Site("", servers, http).until_ready(port)
+                await Site("", servers, http, Path()).until_ready(port)
             async with proxied(nginx, prefix, list(servers)) as url:
-                yield Site(url, servers, http)
+                yield Site(url, servers, http, prefix / "nginx.log")
         for node in nodes:
             node.send(signal.SIGTERM)
         for node in nodes:
@@ -257,6 +268,7 @@ async def test_clients_go_on_when_a_replica_leaves(site: Site, place: int, numbe
         await node.make_gone()
         node.start()
         await site.until_ready(port)
+        await site.until_used(port)
     for way, task_id in tasks.items():
         end = (await site.task(task_id))["_meta"][VERSION]
         assert [state.version for state in told[way]] == list(range(2, end + 1))

@@ -31,6 +31,7 @@ from outlast.tests.domain.test_invariants import ASKS, BEHIND, LIMITS, AnyWishIn
 
 JOB = {"kind": "test", "id": "job-secret-1"}
 UNTIL = at(100)
+THE_JOB = -1  # among those who ask, beside the attempts
 
 
 class LooksInAnyOrder(AnyWishInAnyOrder):
@@ -80,9 +81,18 @@ class LooksInAnyOrder(AnyWishInAnyOrder):
         if not self.task.is_followed:
             return
         unique = list({ask.name: ask for ask in wanted}.values())
-        if self._work(jobs.ask_for_job, behind, unique) and not self.task.status.is_terminal:
+        new = self._work(jobs.ask_for_job, behind, unique)
+        self._count_for_the_job()
+        if new and not self.task.status.is_terminal:
             assert jobs.ask_for_job(self.task, self.task.attempt, unique, self.now) == ()
             assert self.task.outstanding
+
+    def _count_for_the_job(self) -> None:
+        """What it has asked stands for a call that asks the same, as another attempt's does."""
+        for ask in ASKS:
+            same = [q for q in self.task.questions if q.held and q.request == ask.request]
+            count = sum(q.leg == self.task.leg for q in same)
+            self.asked_by_attempt[(self.task.leg, THE_JOB, ask.name)] = count
 
     @precondition(lambda self: self.task.version > 8)
     @rule(behind=BEHIND)
