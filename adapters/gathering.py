@@ -46,13 +46,18 @@ class Gathering(Generic[W, R]):
         self._flying: set[asyncio.Task[None]] = set()
         self._boarding: asyncio.Task[None] | None = None
 
-    async def do(self, wish: W) -> R:
-        """The result of this wish. Raises what `work` says of it, or raised."""
+    async def do(self, wish: W, until: float) -> R:
+        """The result of this wish. Raises what `work` says of it, or raised.
+
+        TimeoutError at `until` on the loop's clock: nobody waits any more, the wish stays in line.
+        """
         if self._room and not self._door:
             self._room -= 1
         else:
-            await self._admitted()
-        outcome: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+            async with asyncio.timeout_at(until):
+                await self._admitted()
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[R] = loop.create_future()
         each = wish, outcome
         if self._key is None:
             self._put(each)
@@ -62,7 +67,12 @@ class Gathering(Generic[W, R]):
             self._behind[key] = deque()
             self._put(each)
         self._launch()
-        return await outcome
+        # A timer and no `asyncio.timeout`: every request comes by here, and it costs a tenth.
+        timer = loop.call_at(until, _give_up, outcome)
+        try:
+            return await outcome
+        finally:
+            timer.cancel()
 
     async def drained(self) -> None:
         """Return once nothing is under way."""
@@ -161,6 +171,11 @@ class Gathering(Generic[W, R]):
 
 
 _Waiting = tuple[W, "asyncio.Future[R]"]
+
+
+def _give_up(outcome: "asyncio.Future[R]") -> None:
+    if not outcome.done():
+        outcome.set_exception(TimeoutError())
 
 
 def _tell(outcome: "asyncio.Future[R]", result: "R | Exception") -> None:

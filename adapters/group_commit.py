@@ -127,8 +127,7 @@ class GroupCommit:
         caller that goes away leaves its append to happen or not.
         """
         try:
-            async with asyncio.timeout_at(appending.deadline):
-                await self._gathering.do(appending)
+            await self._gathering.do(appending, appending.deadline)
         except TimeoutError:
             appending.is_given_up = True
             raise errors.StoreUnavailable from None

@@ -17,6 +17,7 @@ from .admin import Admin
 from .audit_http import AuditPages
 from .callbacks import Callbacks
 from .endpoint import Endpoint
+from .heads import Asked
 from .legacy.door import Door
 from .metrics import Metrics
 from .socket import Socket
@@ -84,7 +85,7 @@ class Application(FastAPI):
         if not is_hot or self.hot is None or self.user_middleware:
             await super().__call__(scope, receive, send)
             return
-        response = await self.hot(Request(scope, receive))
+        response = await self.hot(Asked(scope, receive))
         await response(scope, receive, send)
 
 
@@ -112,7 +113,7 @@ def assemble(parts: Parts) -> FastAPI:
     app.hot = enter = parts.entrance
 
     async def mcp(request: Request) -> Response:
-        return await enter(request)
+        return await enter(Asked(request.scope, request.receive))
 
     # Plain routes: the endpoint reads the body itself and needs no parameter machinery.
     app.router.routes.append(Route(MCP_PATH, mcp, methods=["POST"]))

@@ -28,13 +28,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast
 
 import orjson
-from jsonschema import Draft202012Validator, exceptions as schema_errors
-from jsonschema.validators import validator_for
 from mcp.server.request_state import AESGCMRequestStateCodec, InvalidRequestState
 from mcp_types import CallToolResult
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -42,7 +38,7 @@ from ..domain import decisions, errors, jobs
 from ..domain.decisions import Events
 from ..domain.ports import Upstreams
 from ..domain.task import Task
-from . import bodies
+from . import bodies, schemas
 from .commands import Commands
 from .legs import merged_result
 
@@ -232,7 +228,7 @@ class Callbacks:
         if "structuredContent" not in result:
             raise Refused(400, "The tool has an outputSchema: structuredContent is missing")
         # In a thread: a large result takes a while.
-        misfit = await asyncio.to_thread(_misfit, schema, result["structuredContent"])
+        misfit = await asyncio.to_thread(schemas.misfit, schema, result["structuredContent"])
         if misfit is not None:
             raise Refused(400, f"structuredContent does not fit the outputSchema: {misfit}")
 
@@ -288,20 +284,6 @@ def _children(node: Any) -> list[Any]:
     if isinstance(node, dict):
         return list(cast(dict[str, Any], node).values())
     return cast(list[Any], node) if isinstance(node, list) else []
-
-
-def _misfit(schema: dict[str, Any], value: Any) -> str | None:
-    """What does not fit; None also for a schema that nothing can be held against.
-
-    `$ref` is resolved within the schema only: nothing is ever fetched.
-    """
-    kind = validator_for(schema, default=Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-        wrong = next(kind(schema, registry=Registry()).iter_errors(value), None)
-    except (schema_errors.SchemaError, Unresolvable, RecursionError):
-        return None
-    return None if wrong is None else f"{wrong.json_path}: {wrong.message}"
 
 
 def _judged(error: Exception) -> Refused:

@@ -4,18 +4,15 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
-from jsonschema import Draft202012Validator, exceptions as schema_errors
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
+from jsonschema_rs import Validator
 from mcp.shared.inbound import x_mcp_header_map
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from ..domain import errors
 from ..domain.passing import Kind, Listing, PassThrough
 from ..domain.ports import Tool, Upstreams
+from . import schemas
 
 PAGE_SIZE = 100
 SCHEMAS_MAX = 1_000
@@ -91,17 +88,8 @@ class Catalogue:
         return found
 
     def accepts(self, tool: Tool, arguments: Mapping[str, Any]) -> bool:
-        """True when the arguments fit `inputSchema`; False also for a schema that cannot be used.
-
-        `$ref` is resolved within the schema only: nothing is ever fetched.
-        """
-        validator = self._schema(tool).validator
-        if validator is None:
-            return False
-        try:
-            return validator.is_valid(arguments)
-        except (Unresolvable, RecursionError):
-            return False
+        """True when they fit `inputSchema`; False also for a schema that cannot be used."""
+        return schemas.fits(self._schema(tool).validator, arguments)
 
     def is_mirrored(self, tool: Tool) -> bool:
         """True when a call repeats arguments of this tool in headers, against which they are held.
@@ -136,13 +124,7 @@ class Schema:
     @cached_property
     def validator(self) -> Validator | None:
         """None for a schema that cannot be used."""
-        schema = cast(dict[str, Any], self.given or {})
-        kind = validator_for(schema, default=Draft202012Validator)
-        try:
-            kind.check_schema(schema)
-        except schema_errors.SchemaError:
-            return None
-        return kind(schema, registry=Registry())
+        return schemas.compiled(self.given or {})
 
     @cached_property
     def is_mirrored(self) -> bool:

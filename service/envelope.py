@@ -46,11 +46,6 @@ def check(message: Message, headers: Headers | None, *, require_task_name: bool)
         _check_task_name(headers.get("mcp-name"), message, required=require_task_name)
 
 
-def trimmed(headers: Headers) -> Headers:
-    """The same without white space around the values: the HTTP parser leaves what ends them."""
-    return Headers(raw=[(name, value.strip(b" \t")) for name, value in headers.raw])
-
-
 def capabilities_of(message: Message) -> Mapping[str, Any]:
     """The client capabilities of a checked request. Raises InvalidCall."""
     declared = message.params["_meta"][CLIENT_CAPABILITIES_META_KEY]

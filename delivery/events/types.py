@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import rfc8785
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import (
-    ValidationError,
-    best_match,  # pyright: ignore[reportUnknownVariableType] - its sorting key is untyped
-)
-from referencing import Registry
+from jsonschema_rs import Draft202012Validator, ValidationError
 
 from ...domain import draft, errors
 from ...domain.push import Filter
@@ -144,7 +139,7 @@ TYPES: Mapping[str, EventType] = {
 }
 
 _JUDGES: Mapping[str, Draft202012Validator] = {
-    name: Draft202012Validator(cast(dict[str, Any], kind.input_schema), registry=Registry())
+    name: Draft202012Validator(dict(kind.input_schema), offline=True)
     for name, kind in TYPES.items()
 }
 
@@ -193,16 +188,16 @@ def _each(given: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
 
 
 def _judge(name: str, given: Any) -> None:
-    judge: Any = _JUDGES[name]  # its own types are partly unknown
-    fault = cast(ValidationError | None, best_match(judge.iter_errors(given)))
+    fault = next(iter(_JUDGES[name].iter_errors(given)), None)
     if fault is not None:
         raise errors.InvalidCall(_told(fault))
 
 
 def _told(fault: ValidationError) -> str:
-    if fault.validator == "not":
+    if fault.kind.name == "not":
         return "arguments: taskId and taskIds exclude each other"
-    where = fault.json_path.replace("$", "arguments", 1)
-    if fault.validator == "maxItems":  # its own words repeat the whole list
-        return f"{where}: at most {fault.validator_value} items"
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
+    where = "".join(["arguments", *steps])
+    if fault.kind.name == "maxItems":  # its own words repeat the whole list
+        return f"{where}: at most {fault.kind.value} items"
     return f"{where}: {fault.message}"[:FAULT_LENGTH_MAX]

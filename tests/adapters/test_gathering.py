@@ -12,6 +12,7 @@ from outlast.adapters.gathering import Gathering
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 20.0
+SHORT_S = 0.05
 
 
 class Work:
@@ -40,8 +41,15 @@ class Work:
                 await asyncio.sleep(0)  # noqa: TID251 - see above
 
 
-async def asked(gathering: Gathering[str, str], *wishes: str) -> "list[asyncio.Task[str]]":
-    tasks = [asyncio.create_task(gathering.do(wish)) for wish in wishes]
+def later(seconds: float = PATIENCE_S) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+async def asked(
+    gathering: Gathering[str, str], *wishes: str, seconds: float = PATIENCE_S
+) -> "list[asyncio.Task[str]]":
+    until = later(seconds)
+    tasks = [asyncio.create_task(gathering.do(wish, until)) for wish in wishes]
     await asyncio.sleep(0)  # noqa: TID251 - each gets its place in line
     return tasks
 
@@ -79,7 +87,7 @@ async def test_a_batch_that_fails_tells_all_of_it_and_the_next_goes_on() -> None
     gathering = Gathering(Work(goes=True))
     failed = await asyncio.gather(*await asked(gathering, "poison", "b"), return_exceptions=True)
     assert [type(outcome) for outcome in failed] == [RuntimeError, RuntimeError]
-    assert await gathering.do("c") == "C"
+    assert await gathering.do("c", later()) == "C"
 
 
 async def test_of_one_key_one_is_under_way_and_the_others_keep_their_places() -> None:
@@ -199,3 +207,19 @@ async def test_a_caller_that_goes_away_leaves_its_wish_and_hurts_nobody() -> Non
     assert gone.cancelled()
     await gathering.drained()
     assert work.batches == [["a"], ["bad", "c"]]
+
+
+@pytest.mark.parametrize("place", ["under way", "in line", "at the door"])
+async def test_who_has_waited_long_enough_is_told_and_the_others_are_served(place: str) -> None:
+    work = Work()
+    gathering = Gathering(work, batch_max=1, waiting_max=1)
+    ahead = {"under way": [], "in line": ["a"], "at the door": ["a", "b"]}[place]
+    tasks = [task for wish in ahead for task in await asked(gathering, wish)]
+    (gone,) = await asked(gathering, "x", seconds=SHORT_S)
+    tasks += await asked(gathering, "z")
+    with pytest.raises(TimeoutError):
+        await gone
+    for _ in range(len(tasks) + 1):
+        work.may_go.release()
+    assert await asyncio.gather(*tasks) == [wish.upper() for wish in [*ahead, "z"]]
+    assert ("x" in [wish for batch in work.batches for wish in batch]) == (place != "at the door")
