@@ -105,7 +105,10 @@ class PostgresSignal(Bus):
         settings = postgres.settings_of(self._url)
         connection = await psycopg.AsyncConnection.connect(autocommit=True, **settings)
         async with connection:
-            connection.add_notify_handler(self._dispatch)  # for what comes with an answer
+            # For what comes with an answer.
+            connection.add_notify_handler(
+                lambda heard: self._dispatch(heard.channel, heard.payload)
+            )
             with postgres.answered_within(ANSWER_S_MAX, connection):
                 await connection.execute("LISTEN task_moved")
                 await connection.execute("LISTEN task_runnable")
@@ -132,8 +135,7 @@ class PostgresSignal(Bus):
             try:
                 wire.consume_input()
                 while news := wire.notifies():
-                    channel, payload = news.relname.decode(), news.extra.decode()
-                    self._dispatch(psycopg.Notify(channel, payload, news.be_pid))
+                    self._dispatch(news.relname.decode(), news.extra.decode())
             except Exception as error:  # noqa: BLE001 - raised where the end is waited for
                 loop.remove_reader(number)
                 if not end.done():
@@ -148,13 +150,16 @@ class PostgresSignal(Bus):
         finally:
             loop.remove_reader(number)
 
-    def _dispatch(self, heard: psycopg.Notify) -> None:
-        if heard.channel == "task_runnable":
+    def _heard(self, told: psycopg.Notify) -> None:
+        self._dispatch(told.channel, told.payload)
+
+    def _dispatch(self, channel: str, payload: str) -> None:
+        if channel == "task_runnable":
             self.queue_moved()
-        elif heard.channel == "webhook_due":
+        elif channel == "webhook_due":
             self.outbox_moved()
         else:
-            task_id, _, rest = heard.payload.partition(":")
+            task_id, _, rest = payload.partition(":")
             version, _, owner = rest.partition(":")
             if version.isdecimal():  # anybody may notify on this channel
                 self.moved(task_id, int(version))

@@ -59,7 +59,7 @@ class Parts:
     console: Console | None = None
 
     @property
-    def entrance(self) -> Callable[[Request], Awaitable[Response]]:
+    def entrance(self) -> Callable[[Asked], Awaitable[Response]]:
         """What answers a request to the endpoint's path."""
         post, sessions = self.endpoint.post, self.sessions
         if sessions is None:
@@ -77,7 +77,7 @@ class Application(FastAPI):
     every route, and then this one is served like the others.
     """
 
-    hot: Callable[[Request], Awaitable[Response]] | None = None
+    hot: Callable[[Asked], Awaitable[Response]] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""

@@ -21,6 +21,7 @@ from . import bodies, envelope, jsonrpc, problems
 from .access import Access
 from .carriers import STREAM, STREAM_HEADERS, FrameResponse, disconnected, event
 from .exchange import Exchange
+from .heads import Asked
 from .jsonrpc import Message, Rejection, RequestId
 from .throttle import Throttle
 
@@ -80,7 +81,7 @@ class Endpoint:
         self._server_info = {SERVER_INFO_META_KEY: dict(server_info)}
         self._head = b'{"resultType":"complete","_meta":' + jsonrpc.dumps(self._server_info)
 
-    async def post(self, request: Request) -> Response:
+    async def post(self, request: Asked) -> Response:
         """Answer one POST. Never raises but for a client that has gone."""
         request_id: RequestId | None = None
         try:

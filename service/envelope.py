@@ -19,25 +19,26 @@ from mcp_types import (
     LoggingLevel,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from starlette.datastructures import Headers
 
 from ..domain import errors
+from .heads import Heads
 from .jsonrpc import Message, Rejection
 
 _LOG_LEVELS: tuple[str, ...] = get_args(LoggingLevel)
 TASK_METHODS = frozenset({"tasks/get", "tasks/update", "tasks/cancel"})
 
 
-def check(message: Message, headers: Headers | None, *, require_task_name: bool) -> None:
+def check(message: Message, headers: Heads | None, *, require_task_name: bool) -> None:
     """Judge a request's envelope; `headers` is None where there are none to repeat it.
 
     Raises Rejection with the code that the specification names.
     """
     if message.method == "initialize" and not _is_enveloped(message):
         raise _speaks_modern_only(message)
-    doubled = find_duplicated_routing_header(headers.items()) if headers is not None else None
-    if doubled is not None:
-        raise Rejection(HEADER_MISMATCH, f"The header {doubled} came more than once")
+    if headers is not None and not headers.are_single:
+        doubled = find_duplicated_routing_header(headers.items())
+        if doubled is not None:
+            raise Rejection(HEADER_MISMATCH, f"The header {doubled} came more than once")
     verdict = classify_inbound_request(message.body, headers=headers)
     if isinstance(verdict, InboundLadderRejection):
         raise Rejection(verdict.code, verdict.message, data=verdict.data)

@@ -1,12 +1,14 @@
 """Host and Origin: who may reach a server on loopback through a browser (DNS rebinding)."""
 
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from .jsonrpc import Rejection
 
 _FORBIDDEN = -32600
 ANY = "*"
+NAMES_KEPT = 64  # most requests name one of a few
 
 
 class Guard:
@@ -28,6 +30,7 @@ class Guard:
             raise Rejection(_FORBIDDEN, "The Origin header is not allowed", status=403)
 
 
+@lru_cache(NAMES_KEPT)
 def _name_of(url: str) -> str | None:
     try:
         return urlsplit(url).hostname

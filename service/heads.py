@@ -1,5 +1,7 @@
 """A request that is asked for many of its headers."""
 
+from collections.abc import Iterable
+
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
@@ -11,11 +13,16 @@ class Heads(Headers):
     one name the first counts, as there.
     """
 
-    def __init__(self, raw: list[tuple[bytes, bytes]]) -> None:
+    def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         super().__init__(raw=[(name, value.strip(b" \t")) for name, value in raw])
         self._first: dict[str, str] = {}
         for name, value in self.raw:
             self._first.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+
+    @property
+    def are_single(self) -> bool:
+        """Whether no name comes twice."""
+        return len(self._first) == len(self.raw)
 
     def __getitem__(self, key: str) -> str:
         return self._first[key.lower()]
@@ -27,9 +34,11 @@ class Heads(Headers):
 class Asked(Request):
     """A request with such headers."""
 
+    _heads: Heads | None = None
+
     @property
-    def headers(self) -> Headers:
+    def headers(self) -> Heads:
         """See `Request.headers`."""
-        if not hasattr(self, "_headers"):
-            self._headers = Heads(list(self.scope["headers"]))
-        return self._headers
+        if self._heads is None:
+            self._heads = Heads(self.scope["headers"])
+        return self._heads

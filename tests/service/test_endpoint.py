@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.routing import Route
 
 from outlast.adapters.identity import LocalIdentity
@@ -23,6 +22,7 @@ from outlast.service.access import Access
 from outlast.service.cli import serving
 from outlast.service.exchange import NEWS_BACKLOG_MAX, Exchange
 from outlast.service.guard import Guard
+from outlast.service.heads import Asked
 from outlast.tests.support.mcp import RawClient, Reply, envelope, headers_of, http_client
 
 pytestmark = pytest.mark.anyio
@@ -193,7 +193,7 @@ async def test_a_client_that_has_left_before_the_first_frame_ends_the_work():
     scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": headers}
     arriving: asyncio.Queue[Any] = asyncio.Queue()
     arriving.put_nowait({"type": "http.request", "body": json.dumps(body).encode()})
-    response = await endpoint_of(waits).post(Request(scope, arriving.get))
+    response = await endpoint_of(waits).post(Asked(scope, arriving.get))
     assert (response.media_type, stopped.is_set()) == ("text/event-stream", False)
     arriving.put_nowait({"type": "http.disconnect"})
     sent: asyncio.Queue[Any] = asyncio.Queue()
