@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from outlast.adapters.identity import LocalIdentity
@@ -50,7 +52,12 @@ def endpoint_of(tool: Tool) -> endpoint.Endpoint:
 @asynccontextmanager
 async def served(tool: Tool) -> AsyncIterator[RawClient]:
     """A client of an endpoint whose `tools/call` is `tool`."""
-    app = Starlette(routes=[Route("/mcp", endpoint_of(tool).post, methods=["POST"])])
+    post = endpoint_of(tool).post
+
+    async def mcp(request: Request) -> Response:
+        return await post(Asked(request.scope, request.receive))
+
+    app = Starlette(routes=[Route("/mcp", mcp, methods=["POST"])])
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         running = asyncio.ensure_future(server._serve([listener]))  # no signals: they are pytest's
