@@ -33,7 +33,7 @@ async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
 
     length = request.headers.get("content-length", "")
     refuse_large(int(length) if length.isdecimal() and length.isascii() else 0)
-    if _has_come(request):
+    if has_come(request):
         body = await _at_once(request)
         refuse_large(len(body))
         return body
@@ -53,7 +53,7 @@ async def read(request: Request, bytes_max: int, seconds_max: float) -> bytes:
     return bytes(body)
 
 
-def _has_come(request: Request) -> bool:
+def has_come(request: Request) -> bool:
     """Whether the server holds all of it, as of nearly every message. Then nothing is waited for,
     and neither a timer nor a loop over pieces is needed, which cost more than the reading."""
     cycle: Any = getattr(request.receive, "__self__", None)

@@ -68,4 +68,10 @@ PROMISES = (
         "Clients written by others list, call, read and wait through Outlast, unchanged.",
         f"{TRANSPARENT}: proof",
     ),
+    Promise(
+        "foreign-schemas-stop-nothing",
+        "A schema that an upstream wrote fetches nothing and stops nobody, whatever its patterns "
+        "and references are; what fits it is what the reference implementation says.",
+        f"{TRANSPARENT}: pass-through",
+    ),
 )
