@@ -5,7 +5,7 @@ calls, and requests that are passed on. Not here: connections (`upstream_server.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar, cast
 
 from ..domain import errors
 from ..domain.events import Json
@@ -61,7 +61,7 @@ class McpUpstreams:
         """See Upstreams."""
         at_hand = {name: server.tools for name, server in self._upstreams.items()}
         if None not in at_hand.values():
-            return self._tools.of({name: tools or () for name, tools in at_hand.items()})
+            return self._tools.of(cast(Mapping[str, Definitions], at_hand))
         parts, _ = await self._parts("tools")
         return self._tools.of({name: part.entries for name, part in parts.items()})
 
