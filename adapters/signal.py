@@ -150,7 +150,7 @@ class PostgresSignal(Bus):
         finally:
             loop.remove_reader(number)
 
-    def _heard(self, told: psycopg.Notify) -> None:
+    def _notified(self, told: psycopg.Notify) -> None:
         self._dispatch(told.channel, told.payload)
 
     def _dispatch(self, channel: str, payload: str) -> None:
