@@ -20,6 +20,7 @@ from .bus import Bus
 
 QUIET_S_MAX = 5.0  # the connection is asked this often whether it still lives
 ANSWER_S_MAX = 3.0
+ALIVE = b"SELECT 1"
 RECONNECT_PAUSE_S = 0.5
 LOOK_LIVE_S = 30.0
 LOOK_DOWN_S = 1.0
@@ -105,10 +106,7 @@ class PostgresSignal(Bus):
         settings = postgres.settings_of(self._url)
         connection = await psycopg.AsyncConnection.connect(autocommit=True, **settings)
         async with connection:
-            # For what comes with an answer.
-            connection.add_notify_handler(
-                lambda heard: self._dispatch(heard.channel, heard.payload)
-            )
+            connection.add_notify_handler(self._notified)  # for what comes with an answer
             with postgres.answered_within(ANSWER_S_MAX, connection):
                 await connection.execute("LISTEN task_moved")
                 await connection.execute("LISTEN task_runnable")
@@ -119,7 +117,7 @@ class PostgresSignal(Bus):
             while True:
                 await self._hear(connection)
                 with postgres.answered_within(ANSWER_S_MAX, connection):
-                    await connection.execute("SELECT 1")
+                    await connection.execute(ALIVE)
                 self._proven = time.monotonic()
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
