@@ -20,7 +20,6 @@ from .bus import Bus
 
 QUIET_S_MAX = 5.0  # the connection is asked this often whether it still lives
 ANSWER_S_MAX = 3.0
-ALIVE = b"SELECT 1"
 RECONNECT_PAUSE_S = 0.5
 LOOK_LIVE_S = 30.0
 LOOK_DOWN_S = 1.0
@@ -117,7 +116,7 @@ class PostgresSignal(Bus):
             while True:
                 await self._hear(connection)
                 with postgres.answered_within(ANSWER_S_MAX, connection):
-                    await connection.execute(ALIVE)
+                    await connection.execute("SELECT 1")
                 self._proven = time.monotonic()
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:

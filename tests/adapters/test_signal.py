@@ -73,16 +73,6 @@ async def test_a_terminated_connection_is_replaced_and_every_waiter_is_woken(
         assert not await queue.wait(0)
 
 
-async def test_what_comes_with_an_answer_is_heard_too(
-    heard: PostgresSignal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with heard.watching("task") as watcher:
-        # Asked whether it lives, the server tells this connection of a change with its answer.
-        monkeypatch.setattr(signal, "ALIVE", b"SELECT pg_notify('task_moved', 'task:7')")
-        assert await watcher.wait(BOUND_S)
-        assert watcher.take() == {"task": 7}
-
-
 async def test_a_server_that_refuses_is_asked_again_until_it_is_back(
     wire: Proxy, heard: PostgresSignal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
