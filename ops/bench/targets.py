@@ -117,15 +117,16 @@ def sizes(growth: Mapping[str, Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     )
 
 
-CREATING = """The one process of `serve` is busy all the time, and what it does is spread thin: by
-the profile below a third of it is answering the request, a sixth the append, and the rest the event
-loop, the drivers, and the handing of tasks to the worker, which is in the same process. The ratio
-also moves with the other side: between days `fastmcp-tasks` made 166 to 300 creations a second here
-and ours 2,700 to 3,600, 16.2 to 11.9 times as many; theirs are not on a disk when they are told.
-Tried: batches of other sizes, one batch under way instead of two, and a shorter turn for threads
-(each within what runs differ by); the garbage collector kept off what a process begins with (a
-quarter of the processor time, and the p99 from 115 to 30 ms: kept); head and body in one write
-(kept); identifiers that lie together, no view row written twice, one statement a batch (kept)."""
+CREATING = """The one process of `serve` is busy nine tenths of the time, and what it does is spread
+thin: by the profile below two fifths of it is answering the request, a sixth the append, and the
+rest the event loop, the drivers, and the handing of tasks to the worker, which is in the same
+process. The ratio also moves with the other side: between days `fastmcp-tasks` made 166 to 345
+creations a second here; theirs are not on a disk when they are told. Tried and kept: one call to
+the store at a time (a quarter more than with two), timers instead of timeouts, headers by one look,
+arguments held against their schema by compiled code, the garbage collector kept off what a process
+begins with, head and body in one write, identifiers that lie together, no view row written twice,
+one statement a batch. Tried and left: batches of other sizes, a shorter turn for threads (each
+within what runs differ by)."""
 
 TARGETS = (
     Target(
