@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from ..domain import errors, merkle
+from ..domain import base64url, errors, merkle
 from ..domain.audit import Signed
 
 SEED_SIZE = 32
@@ -101,8 +101,8 @@ class SigningKey:
     def parse(cls, name: str, text: str) -> "SigningKey":
         """Read the setting: 32 bytes in base64url. Raises ConfigurationError."""
         try:
-            seed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        except (binascii.Error, ValueError):
+            seed = base64url.decoded(text)
+        except ValueError:
             seed = b""
         if len(seed) != SEED_SIZE:
             raise errors.ConfigurationError("audit_signing_key must be 32 bytes in base64url")

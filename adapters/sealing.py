@@ -5,7 +5,6 @@ stored wrapped, by a key that is not in the database; a rotation wraps it anew a
 What is sealed is bound to its place: task, version and topic are authenticated with it.
 """
 
-import base64
 import contextlib
 import hmac
 import re
@@ -18,7 +17,7 @@ from typing import Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from ..domain import errors
+from ..domain import base64url, errors
 from . import codec, postgres
 
 SEALED = b"\x01"  # JSON begins with `{` or a space, so plain and sealed rows lie in one log
@@ -81,15 +80,14 @@ class LocalWrapping:
 
 def new_key_line(name: str) -> str:
     """A fresh key as it stands in the setting `data_keys`."""
-    key = base64.urlsafe_b64encode(secrets.token_bytes(KEY_BYTES)).decode().rstrip("=")
-    return f"{name}:{key}"
+    return f"{name}:{base64url.encoded(secrets.token_bytes(KEY_BYTES))}"
 
 
 def _parsed(line: str) -> tuple[str, bytes]:
     found = _KEY_LINE.fullmatch(line)
     if found is None:  # the line is not shown: it is a secret, or nearly one
         raise errors.ConfigurationError("data_keys: a key is NAME:43 characters of base64url")
-    return found[1], base64.urlsafe_b64decode(found[2] + "=")
+    return found[1], base64url.decoded(found[2])
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ instead of 2, and twice the processor time. So the ids of one process share thei
 seconds. It is random too, and changes by the clock and not by a count: it tells nothing but that.
 """
 
-import base64
 import secrets
 import time
 from collections.abc import Callable
+
+from ..domain import base64url
 
 SHARED_BYTES, OWN_BYTES = 3, 29  # the first 4 characters, and 232 bits
 SHARED_S = 10.0
@@ -28,4 +29,4 @@ class TaskIds:
         if now >= self._until:
             self._shared, self._until = secrets.token_bytes(SHARED_BYTES), now + SHARED_S
         whole = self._shared + secrets.token_bytes(OWN_BYTES)
-        return base64.urlsafe_b64encode(whole).decode("ascii").rstrip("=")
+        return base64url.encoded(whole)

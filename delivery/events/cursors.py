@@ -4,12 +4,12 @@ Sealed, and not only signed: the steps between two positions would tell how much
 The same position of the same owner has always the same cursor.
 """
 
-import base64
-import binascii
 import hashlib
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from ...domain import base64url
 
 _FORM = "v1."
 _LABEL = b"outlast events cursor v1\0"  # makes a key that seals nothing else
@@ -27,7 +27,7 @@ class Cursors:
         """The cursor of this position for this owner."""
         clear = self._epoch + position.to_bytes(_NUMBER_BYTES, "big")
         sealed = self._cipher.encrypt(clear, [_bytes(owner)])
-        return _FORM + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
+        return _FORM + base64url.encoded(sealed)
 
     def open(self, owner: str, text: str) -> int | None:
         """The position; None for what is forged, or of another owner, another log or another form.
@@ -46,9 +46,9 @@ class Cursors:
             return None
         body = text.removeprefix(_FORM)
         try:
-            sealed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+            sealed = base64url.decoded(body)
             clear = self._cipher.decrypt(sealed, [_bytes(owner)])
-        except (ValueError, binascii.Error, InvalidTag):
+        except (ValueError, InvalidTag):
             return None
         return clear if len(clear) == 2 * _NUMBER_BYTES else None
 

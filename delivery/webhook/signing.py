@@ -19,7 +19,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from ...domain import errors
+from ...domain import base64url, errors
 
 ID_HEADER = "webhook-id"
 TIMESTAMP_HEADER = "webhook-timestamp"
@@ -135,8 +135,8 @@ class PublicKey:
     @property
     def kid(self) -> str:
         """The key's name: its RFC 7638 thumbprint."""
-        members = f'{{"crv":"Ed25519","kty":"OKP","x":"{_url_safe(self.raw)}"}}'
-        return _url_safe(hashlib.sha256(members.encode()).digest())
+        members = f'{{"crv":"Ed25519","kty":"OKP","x":"{base64url.encoded(self.raw)}"}}'
+        return base64url.encoded(hashlib.sha256(members.encode()).digest())
 
     def has_signed(self, content: bytes, signature: bytes) -> bool:
         """Whether the signature over this content is of this key's owner."""
@@ -196,7 +196,7 @@ def public_keys(keys: Sequence[ServerKey]) -> dict[str, Any]:
 
 def _jwk(key: PublicKey) -> dict[str, str]:
     kind = {"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "use": "sig"}
-    return {**kind, "kid": key.kid, "x": _url_safe(key.raw)}
+    return {**kind, "kid": key.kid, "x": base64url.encoded(key.raw)}
 
 
 def _opened(
@@ -243,12 +243,7 @@ def _decoded(text: str) -> bytes | None:
     """Base64 in either alphabet, padded or not; None for what is none."""
     if not _BASE64.fullmatch(text):
         return None
-    bare = text.rstrip("=").replace("-", "+").replace("_", "/")
     try:
-        return base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
+        return base64url.decoded(text.rstrip("=").replace("+", "-").replace("/", "_"))
     except ValueError:
         return None
-
-
-def _url_safe(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

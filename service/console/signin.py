@@ -4,7 +4,6 @@ By an issuer it is the authorization code flow with PKCE. The access token that 
 judged as every client's is, and then forgotten. What the flow must remember is in a sealed cookie.
 """
 
-import base64
 import hashlib
 import hmac
 import logging
@@ -17,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from ...domain import errors
+from ...domain import base64url, errors
 from ...domain.owner import Caller
 from .frame import ROOT, SEE_OTHER, Frame, own_path
 from .pages import FORBIDDEN, SIGN_IN, UNAUTHORIZED, OpenHandler, Page, form
@@ -159,8 +158,7 @@ class SignIn:
 
 def challenge_of(verifier: str) -> str:
     """What is shown of a verifier at first (RFC 7636, S256)."""
-    digest = hashlib.sha256(verifier.encode()).digest()
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+    return base64url.encoded(hashlib.sha256(verifier.encode()).digest())
 
 
 def _text(given: object) -> str:

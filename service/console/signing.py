@@ -1,7 +1,5 @@
 """What is handed to a browser and comes back: sealed, for one purpose and until a time."""
 
-import base64
-import binascii
 import hashlib
 import os
 import time
@@ -11,6 +9,8 @@ from typing import Any, cast
 import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from ...domain import base64url
 
 NONCE_BYTES = 12
 SEALED_CHARS_MAX = 4096  # what browsers keep of one cookie
@@ -28,16 +28,16 @@ class Seal:
         nonce = os.urandom(NONCE_BYTES)
         body = orjson.dumps({"said": dict(said), "until": until})
         sealed = self._cipher.encrypt(nonce, body, purpose.encode())
-        return base64.urlsafe_b64encode(nonce + sealed).rstrip(b"=").decode()
+        return base64url.encoded(nonce + sealed)
 
     def open(self, purpose: str, given: str | None) -> Mapping[str, Any] | None:
         """The statement; None for what is not ours, for another purpose, or out of time."""
         if not given or len(given) > SEALED_CHARS_MAX:
             return None
         try:
-            raw = base64.b64decode(given + "=" * (-len(given) % 4), b"-_", validate=True)
+            raw = base64url.decoded(given)
             body = self._cipher.decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], purpose.encode())
-        except (binascii.Error, InvalidTag, ValueError):
+        except (InvalidTag, ValueError):
             return None
         found = cast(Mapping[str, Any], orjson.loads(body))
         return found["said"] if self._clock() < found["until"] else None

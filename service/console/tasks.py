@@ -5,7 +5,6 @@ nobody else's task ever reaches this process. The address holds the filters and 
 page may be kept and sent on.
 """
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ...domain import base64url
 from ...domain.searching import (
     EVERY_STATUS,
     ListedTask,
@@ -190,15 +190,13 @@ def _link(asked: _Asked, way: str, place: TaskPlace | None) -> str | None:
     if place is None:
         return None
     told = json.dumps([way, place.created_at.isoformat(), place.task_id]).encode()
-    cursor = base64.urlsafe_b64encode(told).decode().rstrip("=")
-    return _url([*asked.query, ("at", cursor)])
+    return _url([*asked.query, ("at", base64url.encoded(told))])
 
 
 def _place(cursor: str) -> tuple[str, TaskPlace | None]:
     """Where the address says that the list goes on; its beginning for what is no place."""
     try:
-        told = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        way, instant, task_id = json.loads(told)
+        way, instant, task_id = json.loads(base64url.decoded(cursor))
         place = TaskPlace(datetime.fromisoformat(instant), str(task_id))
     except (ValueError, TypeError, RecursionError):
         return "", None

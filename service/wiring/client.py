@@ -1,6 +1,5 @@
 """The client: its end of the wire, its journal, and the ways that it hears of tasks."""
 
-import base64
 import hashlib
 import json
 import tempfile
@@ -23,7 +22,7 @@ from ...delivery.webhook.receiver import Receiver
 from ...delivery.webhook.source import WebhookSource
 from ...delivery.webhook.subscriber import Subscribing
 from ...delivery.websocket import WebSocketSource
-from ...domain import draft, errors
+from ...domain import base64url, draft, errors
 from ...domain.clienting import Journal, StatusSource
 from ..client.client import Wanted
 from ..client.hook import served
@@ -116,7 +115,7 @@ def _claims(token: str) -> dict[str, Any]:
     if len(parts) != 3:  # noqa: PLR2004 - three parts make a JWT
         return {}
     try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        claims = json.loads(base64url.decoded(parts[1]))
     except ValueError:
         return {}
     return cast(dict[str, Any], claims) if isinstance(claims, dict) else {}
