@@ -11,7 +11,7 @@ def encoded(raw: bytes) -> str:
 def decoded(text: str) -> bytes:
     """The bytes of these letters. Raises ValueError for other letters, and for a length of none.
 
-    Several texts can have the same bytes: the last letter may hold bits to spare, and the two letters
-    of the other alphabet (section 4) are taken for theirs.
+    Several texts can have the same bytes: the last letter may hold bits to spare, and the two
+    letters of the other alphabet (section 4) are taken for theirs.
     """
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
