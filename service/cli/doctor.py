@@ -88,4 +88,4 @@ def _show(finding: Finding, *, as_json: bool) -> None:
 def _summary(found: Sequence[Finding]) -> str:
     bad = sum(one.level is Level.PROBLEM for one in found)
     so_so = sum(one.level is Level.WARNING for one in found)
-    return f"{len(found)} findings: {bad} problems, {so_so} warnings"
+    return f"{len(found)} findings; problems: {bad}, warnings: {so_so}"
