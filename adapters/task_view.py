@@ -23,7 +23,6 @@ _GET = (
 )
 _FACTS = 6
 READS_MAX = 64  # views in one statement
-READ_S_MAX = postgres.POOL_WAIT_S_MAX + postgres.STATEMENT_S_MAX
 READS_AT_ONCE = 2  # one statement is answered while the next is made
 
 Wish = tuple[str, str | None]
@@ -56,9 +55,9 @@ class PostgresTaskViews:
 
     async def _row(self, wish: Wish) -> Row | None:
         # As for a statement of its own: whoever stands in line behind silent ones is told in time.
-        until = asyncio.get_running_loop().time() + READ_S_MAX
+        longest_s = postgres.POOL_WAIT_S_MAX + postgres.STATEMENT_S_MAX
         try:
-            return await self._reads.do(wish, until)
+            return await self._reads.do(wish, asyncio.get_running_loop().time() + longest_s)
         except TimeoutError:
             raise errors.StoreUnavailable from None
 
