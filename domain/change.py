@@ -27,6 +27,7 @@ def detailed_task(task: Task) -> dict[str, Json]:
 
 def created_task(task: Task) -> dict[str, Json]:
     """The wire form of `CreateTaskResult`: the task's own fields, no outcome and no questions."""
-    outcome = ("inputRequests", "result", "error")
-    base = {key: value for key, value in detailed_task(task).items() if key not in outcome}
-    return {"resultType": "task", **base}
+    told = detailed_task(task)
+    for outcome in ("inputRequests", "result", "error"):
+        told.pop(outcome, None)
+    return {"resultType": "task", **told}

@@ -1,7 +1,7 @@
 """The task as a value: its status, and what each event does to it (`evolve`, `fold`)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import singledispatch
@@ -163,6 +163,23 @@ def _with(task: Task, **changes: Json) -> Task:
     return changed
 
 
+_AT_FIRST = {each.name: each.default for each in fields(Task) if each.default is not MISSING}
+
+
+def _born(opened: events.TaskOpened) -> Task:
+    """The task as it is opened, for a quarter of what making one by its name takes."""
+    born = object.__new__(Task)
+    born.__dict__.update(
+        _AT_FIRST,
+        opened=opened,
+        version=opened.version,
+        status=TaskStatus.WORKING,
+        updated_at=opened.at,
+        ttl_ms=opened.ttl_ms,
+    )
+    return born
+
+
 def fold(history: Iterable[TaskEvent], task: Task | None = None) -> Task | None:
     """The task after all of `history`, in order, from `task` on; None for nothing at all."""
     for event in history:
@@ -173,7 +190,7 @@ def fold(history: Iterable[TaskEvent], task: Task | None = None) -> Task | None:
 def evolve(task: Task | None, event: TaskEvent) -> Task:
     """The task after one more event. Never refuses: judging is `decisions`' part."""
     if isinstance(event, events.TaskOpened):
-        return Task(event, event.version, TaskStatus.WORKING, event.at, event.ttl_ms)
+        return _born(event)
     if task is None:
         raise ValueError(f"the stream of a task begins with TaskOpened, not {type(event).__name__}")
     changed = _apply(event, task)

@@ -51,7 +51,7 @@ class Exchange:
         """Whose tasks this request is about."""
         return self.caller.owner
 
-    @property
+    @cached_property
     def meta(self) -> Mapping[str, Any]:
         """The request's `_meta`."""
         return self.params.get("_meta") or {}
