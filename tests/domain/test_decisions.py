@@ -16,11 +16,10 @@ from outlast.domain.events import (
     WorkLost,
 )
 from outlast.domain.queueing import Queueing, queueing
-from outlast.domain.task import Task, TaskStatus, fold
+from outlast.domain.task import Task, TaskStatus
 from outlast.tests.domain.given import (
     DEPLOY,
     ERROR,
-    OPENED,
     RESULT,
     START,
     TTL_MS,
@@ -396,10 +395,3 @@ def test_the_run_queue_holds_what_runs_or_wants_to(
 def test_a_task_that_stays_runnable_keeps_the_lease_that_it_has() -> None:
     lost: Any = after(running(rerun_is_safe=True), holds(DEPLOY), loses())
     assert queueing(lost, after(lost, answers({"in-1": YES}))) is Queueing.KEEP
-
-
-def test_a_task_is_born_as_one_that_is_made_by_its_name():
-    born = fold([OPENED])
-    made = Task(OPENED, OPENED.version, TaskStatus.WORKING, OPENED.at, OPENED.ttl_ms)
-    assert born == made
-    assert vars(born) == vars(made)
