@@ -169,13 +169,13 @@ _AT_FIRST = {each.name: each.default for each in fields(Task) if each.default is
 def _born(opened: events.TaskOpened) -> Task:
     """The task as it is opened, for a quarter of what making one by its name takes."""
     born = object.__new__(Task)
-    born.__dict__.update(
-        _AT_FIRST,
+    born.__dict__.update(  # in the order of the fields, in which a snapshot has them
         opened=opened,
         version=opened.version,
         status=TaskStatus.WORKING,
         updated_at=opened.at,
         ttl_ms=opened.ttl_ms,
+        **_AT_FIRST,
     )
     return born
 

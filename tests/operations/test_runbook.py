@@ -56,7 +56,7 @@ def test_the_first_install_serves_and_is_well(folder: Path, database_url: str):
     # In the background, until it says that it serves; then told to end, which must be in order.
     serving = f"{SERVE} > said & until grep -q serving said; do sleep 0.1; done; kill $!; wait $!"
     said = shell(folder, database_url, install.replace(SERVE, serving))
-    assert "0 problems" in said
+    assert "problems: 0" in said
     assert "PROBLEM" not in said
 
 
