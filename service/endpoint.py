@@ -159,7 +159,7 @@ class Endpoint:
 
     async def _serve(self, request: Request, exchange: Exchange, method: Method) -> Response:
         """Wait a while for the answer; then, or at the first news, go on as a stream."""
-        work = asyncio.get_running_loop().create_task(method(exchange))
+        work = asyncio.create_task(method(exchange))
         streams = STREAM in request.headers.get("accept", "")
         try:
             if not exchange.wants_news:  # else the first news is waited for as well

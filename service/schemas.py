@@ -6,7 +6,9 @@ steps of a pattern and gives up: no schema and no value stops the process for th
 
 from typing import Any, cast
 
-from jsonschema_rs import ValidationError, Validator, validator_cls_for
+from jsonschema_rs import Validator, validator_cls_for
+
+from ..domain import jsonpath
 
 MISFIT_CHARS_MAX = 500  # what does not fit may be as long as a result
 
@@ -45,9 +47,6 @@ def misfit(schema: Any, value: Any) -> str | None:
         wrong = next(iter(validator.iter_errors(value)), None)
     except ValueError as error:
         return f"$: {error}"
-    return None if wrong is None else f"{_place(wrong)}: {wrong.message}"[:MISFIT_CHARS_MAX]
-
-
-def _place(wrong: ValidationError) -> str:
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in wrong.instance_path)
-    return "".join(["$", *steps])
+    if wrong is None:
+        return None
+    return f"{jsonpath.along('$', wrong.instance_path)}: {wrong.message}"[:MISFIT_CHARS_MAX]

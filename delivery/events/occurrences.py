@@ -1,12 +1,11 @@
 """Event occurrences: one event of one task as a client is told of it, whatever brings it there."""
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...domain import draft
+from ...domain import base64url, draft
 from ...domain.events import ProgressReported, TaskEvent
 from ...domain.push import LoggedEvent
 from ...domain.task import Task
@@ -87,7 +86,7 @@ class Occurrences:
 def event_id(name: str, task_id: str, version: int) -> str:
     """The same for the same event for ever, by whatever way it comes; only `[A-Za-z0-9_-]`."""
     digest = hashlib.sha256(f"{name}\0{task_id}".encode("utf-8", "surrogatepass")).digest()
-    return f"evt_{base64.urlsafe_b64encode(digest).decode()[:HASH_LENGTH]}_{version}"
+    return f"evt_{base64url.encoded(digest)[:HASH_LENGTH]}_{version}"
 
 
 def _is_enough(name: str, version: int, present: Row) -> bool:

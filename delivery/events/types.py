@@ -10,7 +10,7 @@ from typing import Any, cast
 import rfc8785
 from jsonschema_rs import Draft202012Validator, ValidationError
 
-from ...domain import draft, errors
+from ...domain import draft, errors, jsonpath
 from ...domain.push import Filter
 from ...domain.task import TaskStatus
 from ..limits import TASKS_PER_WATCH_MAX
@@ -196,8 +196,7 @@ def _judge(name: str, given: Any) -> None:
 def _told(fault: ValidationError) -> str:
     if fault.kind.name == "not":
         return "arguments: taskId and taskIds exclude each other"
-    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in fault.instance_path)
-    where = "".join(["arguments", *steps])
+    where = jsonpath.along("arguments", fault.instance_path)
     if fault.kind.name == "maxItems":  # its own words repeat the whole list
         return f"{where}: at most {fault.kind.value} items"
     return f"{where}: {fault.message}"[:FAULT_LENGTH_MAX]

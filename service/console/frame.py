@@ -171,13 +171,18 @@ def ago(given: datetime, now: datetime | None = None) -> str:
     return f"{count} ago" if seconds > 0 else f"in {count}"
 
 
+def places_of(visit: Visit) -> list[tuple[str, str]]:
+    """Title and address of every page that the visitor may see."""
+    held = visit.caller.scopes
+    return [(title, href) for title, href, scope in NAV if scope in {None, *held} or visit.operates]
+
+
 def _nav(path: str, visit: Visit | None) -> list[dict[str, Any]]:
     if visit is None:
         return []
     return [
         {"title": title, "href": href, "is_current": _is_at(path, href)}
-        for title, href, scope in NAV
-        if scope is None or scope in visit.caller.scopes or visit.operates
+        for title, href in places_of(visit)
     ]
 
 

@@ -15,12 +15,13 @@ from ...domain.inbox import OpenRequests
 from ...domain.owner import Scope
 from ...domain.push import Trouble
 from ..operators import Listing, Operators
-from .frame import NAV, ROOT, Frame
+from . import inbox, webhooks
+from .frame import ROOT, Frame, places_of
 from .pages import Page
 from .session import Visit
 from .workers import BAD, LATE, LATE_S, OK, Instruments, tree_line
 
-INBOX, WEBHOOKS = f"{ROOT}/inbox", f"{ROOT}/webhooks"
+INBOX, WEBHOOKS = inbox.PATH, webhooks.PATH
 WORKERS, PROOFS = f"{ROOT}/workers", f"{ROOT}/proofs"
 COUNTED_MAX = 99  # of what is found by reading it; more is said to be more
 CALM = "working"  # as a badge is coloured
@@ -131,11 +132,10 @@ class Overview:
 
 
 def _places(visit: Visit, signs: Signs) -> list[dict[str, Any]]:
-    held = visit.caller.scopes
     return [
         {"href": href, "title": title, "told": _TOLD[href], "signs": signs.get(href, ())}
-        for title, href, scope in NAV
-        if href != ROOT and (scope is None or scope in held or visit.operates)
+        for title, href in places_of(visit)
+        if href != ROOT
     ]
 
 

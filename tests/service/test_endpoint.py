@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,6 +24,7 @@ from outlast.service.cli import serving
 from outlast.service.exchange import NEWS_BACKLOG_MAX, Exchange
 from outlast.service.guard import Guard
 from outlast.service.heads import Asked
+from outlast.tests.support.asgi import listening
 from outlast.tests.support.mcp import RawClient, Reply, envelope, headers_of, http_client
 
 pytestmark = pytest.mark.anyio
@@ -58,15 +58,8 @@ async def served(tool: Tool) -> AsyncIterator[RawClient]:
         return await post(Asked(request.scope, request.receive))
 
     app = Starlette(routes=[Route("/mcp", mcp, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = asyncio.ensure_future(server._serve([listener]))  # no signals: they are pytest's
-        try:
-            async with http_client() as http:
-                yield RawClient(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", http)
-        finally:
-            server.should_exit = True
-            await asyncio.wait_for(running, STOP_S_MAX)
+    async with listening(app) as port, http_client() as http:
+        yield RawClient(f"http://127.0.0.1:{port}/mcp", http)
 
 
 BOTH, JSON_ONLY = "application/json, text/event-stream", "application/json"

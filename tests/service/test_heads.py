@@ -1,12 +1,8 @@
 """What a request is asked for many times, or waits for once: its headers, and a body at hand."""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 from hypothesis import given, strategies as st
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -16,6 +12,7 @@ from starlette.routing import Route
 
 from outlast.service import bodies
 from outlast.service.heads import Asked, Heads
+from outlast.tests.support.asgi import listening
 
 NAMES = st.sampled_from([b"host", b"mcp-name", b"accept"])
 VALUES = st.sampled_from([b"", b"a", b"b c", b"\xe9", b" a\t", b"\t"])
@@ -41,11 +38,8 @@ def test_a_request_has_them_once():
     assert request.headers is request.headers
 
 
-@asynccontextmanager
-async def serving_bodies(
-    found: list[tuple[bool, bytes]], begun: asyncio.Event
-) -> AsyncIterator[int]:
-    """Where a server listens that notes of each request whether its body was at hand, and it."""
+def noting(found: list[tuple[bool, bytes]], begun: asyncio.Event) -> Starlette:
+    """Notes of each request whether its body was at hand, and the body."""
 
     async def note(request: Request) -> Response:
         is_there = bodies.has_come(request)
@@ -53,15 +47,7 @@ async def serving_bodies(
         found.append((is_there, await bodies.read(request, 1_000_000, BOUND_S)))
         return Response()
 
-    app = Starlette(routes=[Route("/", note, methods=["POST"])])
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = asyncio.ensure_future(server._serve([listener]))
-        try:
-            yield listener.getsockname()[1]
-        finally:
-            server.should_exit = True
-            await running
+    return Starlette(routes=[Route("/", note, methods=["POST"])])
 
 
 @pytest.mark.anyio
@@ -69,7 +55,7 @@ async def test_a_body_that_has_come_is_taken_at_once_and_one_in_pieces_is_waited
     found: list[tuple[bool, bytes]] = []
     begun = asyncio.Event()
     head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 6\r\n\r\n"
-    async with serving_bodies(found, begun) as port:
+    async with listening(noting(found, begun)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for first, rest in ((b"abcdef", b""), (b"abc", b"def")):
             begun.clear()
