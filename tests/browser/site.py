@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,10 +11,13 @@ from typing import Any
 
 import httpx2
 
+from outlast.adapters.oauth import LEEWAY_S
 from outlast.examples import ci_server
 from outlast.service.cli.demo import make_demo_repository
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos.nodes import Node
+from outlast.tests.console.signin_world import RESOURCE, Issuer, issuing
+from outlast.tests.support.issuing import signed
 from outlast.tests.support.mcp import RawClient, http_client
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.serving import command_of
@@ -24,6 +28,7 @@ QUESTION = "in-1"
 READY_S_MAX = 60.0
 TASK_S_MAX = 30.0
 ALL = ("call", "watch", "operate", "audit")
+SCOPES = " ".join(f"outlast:{scope}" for scope in ALL)  # as the issuer names them
 # Who there is, and what they may do. Olga runs the service.
 PEOPLE: Mapping[str, tuple[str, ...]] = {
     "alice": ("call", "watch"),
@@ -42,9 +47,10 @@ def token_of(person: str) -> str:
 
 @dataclass
 class Site:
-    """The service, its address, and one client a person."""
+    """The service, its address, the issuer that it trusts, and one client a person."""
 
     url: str
+    issuer: Issuer
     server: Node
     worker: Node
     repository: Path
@@ -52,6 +58,14 @@ class Site:
 
     def client(self, person: str) -> RawClient:
         return RawClient(f"{self.url}/mcp", self.http, token_of(person))
+
+    def token_for(self, seconds: float) -> str:
+        """A token of the issuer, of who may do all, that is taken for so long from now."""
+        now = int(time.time())
+        claims = {"iss": self.issuer.url, "sub": "carol", "client_id": "a-browser"}
+        times = {"iat": now - 60, "exp": now + int(seconds) - LEEWAY_S}
+        said = {**claims, **times, "aud": RESOURCE, "scope": SCOPES}
+        return signed(said, self.issuer.key)
 
     async def begun(self, person: str, *stages: Mapping[str, Any]) -> str:
         """A pipeline of these stages as a task."""
@@ -92,7 +106,6 @@ class Site:
 async def site(folder: Path, database_url: str) -> AsyncGenerator[Site]:
     """All of it, on free ports of loopback; in the end nothing of it is left."""
     port, config = free_port(), folder / "outlast.toml"
-    config.write_text(_config())
     (folder / "tokens.toml").write_text("".join(map(_token_table, PEOPLE)))
     repository = make_demo_repository(folder / "project")
     env = {"OUTLAST_DATABASE_URL": database_url, ci_server.STATE_KEY: "k" * 32}
@@ -100,8 +113,9 @@ async def site(folder: Path, database_url: str) -> AsyncGenerator[Site]:
     serve = ["serve", *arguments, "--port", str(port), "--no-work"]
     server = Node(folder, "serve", serve, env)
     worker = Node(folder, "worker", ["worker", *arguments], env)
-    async with http_client() as http:
-        made = Site(f"http://127.0.0.1:{port}", server, worker, repository, http)
+    async with http_client() as http, issuing(RESOURCE) as issuer:
+        config.write_text(_config(issuer.url))
+        made = Site(f"http://127.0.0.1:{port}", issuer, server, worker, repository, http)
         try:
             server.start()
             await made.until_ready()
@@ -118,7 +132,7 @@ def _token_table(person: str) -> str:
     return f'[[tokens]]\nsha256 = "{digest}"\nsubject = "{person}"\nscopes = {scopes}\n'
 
 
-def _config() -> str:
+def _config(issuer: str) -> str:
     return "\n".join(
         [
             "[server]",
@@ -126,6 +140,9 @@ def _config() -> str:
             f'secret_key = "{"s" * 48}"',
             "audit_checkpoint_events = 1",
             "audit_checkpoint_s = 1",
+            "[identity]",
+            f'resource = "{RESOURCE}"',
+            f'issuers = [{{ issuer = "{issuer}" }}]',
             "[events]",
             "development = true",
             "[upstreams.ci]",

@@ -1,11 +1,12 @@
 // The inbox, live: new requests appear and are announced, answered ones go. The page works without.
+import { part } from "./fresh.js";
 import { live } from "./live.js";
 
 const LOOK_MS = 5000; // a new task's question cannot be listened for before its task is known
 
 const list = document.getElementById("inbox");
 const news = document.getElementById("inbox-news");
-const part = list?.dataset.part;
+const url = list?.dataset.part;
 
 const known = () => new Set([...list.querySelectorAll("[data-request]")].map((row) => row.dataset.request));
 const ids = () => [...new Set([...list.querySelectorAll("[data-task]")].map((row) => row.dataset.task))];
@@ -17,14 +18,9 @@ let listened = "";
 async function look() {
   if (looking || document.hidden) return;
   looking = true;
-  try {
-    const reply = await fetch(part, { credentials: "same-origin", headers: { accept: "text/html" } });
-    if (reply.ok) show(await reply.text());
-  } catch {
-    // The next look may do better.
-  } finally {
-    looking = false;
-  }
+  const text = await part(url);
+  if (text !== null) show(text);
+  looking = false;
 }
 
 function show(html) {
@@ -49,10 +45,10 @@ function listen() {
   if (wanted.join() === listened) return;
   listened = wanted.join();
   connection?.close?.();
-  connection = wanted.length ? live({ ids: wanted, onTask: look, onState: () => {} }) : null;
+  connection = wanted.length ? live({ ids: wanted, onTask: look }) : null;
 }
 
-if (part) {
+if (url) {
   listen();
   setInterval(look, LOOK_MS);
   document.addEventListener("visibilitychange", look);

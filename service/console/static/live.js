@@ -1,9 +1,12 @@
 // One connection to /ws that tells of tasks, for as long as the page stands.
 //
-// live({ ids, onTask, onState }) calls onTask(task) with each change, and onTask(null) every few
-// seconds while some of the tasks cannot be listened to (another owner's): look again yourself.
+// live({ ids, onTask }) calls onTask(task) with each change, and onTask(null) when to look again
+// yourself: every few seconds while some of the tasks cannot be listened to (another owner's), and
+// whenever the connection was lost or is there again.
 // After a lost connection it comes back by itself, and is told what it has missed: the server
 // sends the present state of every task that is newer than the version it is given.
+
+import { isOver as isSessionOver, tell } from "./fresh.js";
 
 const PREFIX = "io.modelcontextprotocol/";
 const VERSION = "dev.outlast/version";
@@ -17,13 +20,14 @@ const LOOK_MS = 5000;
 const TASKS_MAX = 1000; // of one request
 const ENDED = ["completed", "failed", "cancelled"];
 
-export function live({ ids, onTask, onState = () => {} }) {
+export function live({ ids, onTask }) {
   const known = new Map(ids.slice(0, TASKS_MAX).map((id) => [id, 0]));
   const running = new Set(known.keys());
   let socket = null;
   let pause = PAUSE_MS;
   let timer = 0;
   let looking = 0;
+  let wasLost = false;
   let isOver = known.size === 0;
 
   function connect() {
@@ -43,7 +47,9 @@ export function live({ ids, onTask, onState = () => {} }) {
   function take(message) {
     if (message.method === ACKNOWLEDGED) {
       pause = PAUSE_MS;
-      onState("live");
+      tell("socket", "live");
+      if (wasLost) onTask(null);
+      wasLost = false;
       const agreed = message.params?.notifications?.taskIds ?? [];
       if (agreed.length < known.size) lookYourself();
       for (const id of known.keys()) if (!agreed.includes(id)) running.delete(id);
@@ -66,12 +72,13 @@ export function live({ ids, onTask, onState = () => {} }) {
   }
 
   function lost(code) {
-    if (code === CLOSED_FOR_GOOD) {
+    tell("socket", code === CLOSED_FOR_GOOD ? "over" : "lost");
+    if (isSessionOver()) {
       close();
-      onState("over");
       return;
     }
-    onState("lost");
+    wasLost = true;
+    onTask(null); // a browser does not tell why it was refused a connection: the answer to a look does
     timer = setTimeout(connect, pause * (0.5 + Math.random() / 2));
     pause = Math.min(pause * 2, PAUSE_MS_MAX);
   }
@@ -81,6 +88,7 @@ export function live({ ids, onTask, onState = () => {} }) {
     clearTimeout(timer);
     clearInterval(looking);
     socket?.close();
+    tell("socket", "live"); // nobody waits for this one any more
   }
 
   addEventListener("pagehide", close, { once: true });

@@ -1,6 +1,7 @@
 // The slider through a task's versions. Without this it is a form, and links beside it.
 // A slider that stands at the end follows the task; one that was moved back stays where it is.
 
+import { part } from "./fresh.js";
 import { live } from "./live.js";
 
 const VERSION = "dev.outlast/version";
@@ -126,13 +127,4 @@ function replace(place, text) {
 
 function parsed(text) {
   return new DOMParser().parseFromString(text, "text/html");
-}
-
-async function part(url) {
-  try {
-    const answer = await fetch(url, { headers: { accept: "text/html" } });
-    return answer.ok ? await answer.text() : null;
-  } catch {
-    return null;
-  }
 }

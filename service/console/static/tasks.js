@@ -1,4 +1,5 @@
 // The list of tasks, live: rows change as their tasks do, and new tasks appear and are announced.
+import { part } from "./fresh.js";
 import { live } from "./live.js";
 
 const LOOK_MS = 5000; // a new task cannot be listened for before it is known
@@ -6,12 +7,6 @@ const SOON_MS = 250; // changes that come together are looked at together
 
 const list = document.getElementById("tasks");
 const news = document.getElementById("tasks-news");
-const state = document.getElementById("tasks-state");
-const WORDS = {
-  live: "",
-  lost: "The connection is lost; trying again. What you see may be old.",
-  over: "Your session is over. Sign in again to see changes.",
-};
 
 let looking = false;
 let again = false;
@@ -31,15 +26,10 @@ async function look() {
   again = looking;
   if (looking || document.hidden) return;
   looking = true;
-  try {
-    const reply = await fetch(list.dataset.part, { credentials: "same-origin" });
-    if (reply.ok) show(await reply.text());
-  } catch {
-    // The next look may do better.
-  } finally {
-    looking = false;
-    if (again) soon();
-  }
+  const text = await part(list.dataset.part);
+  if (text !== null) show(text);
+  looking = false;
+  if (again) soon();
 }
 
 function show(html) {
@@ -72,12 +62,7 @@ function listen() {
   if (named === listened) return;
   listened = named;
   connection?.close();
-  connection = wanted.length ? live({ ids: wanted, onTask: soon, onState }) : null;
-}
-
-function onState(name) {
-  state.textContent = WORDS[name] ?? "";
-  if (name === "live") soon(); // what came while nobody listened
+  connection = wanted.length ? live({ ids: wanted, onTask: soon }) : null;
 }
 
 if (list) {

@@ -1,0 +1,73 @@
+"""Pages say it when what they show may be old: a session that ends, a service that is away."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from playwright.async_api import Page, expect
+
+from outlast.tests.browser.looking import Desk, enters, signs_in
+from outlast.tests.browser.site import DEPLOY, PIPELINE, QUESTION, TASK_S_MAX
+from outlast.tests.support.mcp import RawClient
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("the-console-works-in-a-browser")]
+
+SESSION_S = 20.0  # to open every page in
+AN_HOUR_S = 3600.0
+LIVE_MS = 15_000.0
+
+
+@asynccontextmanager
+async def tabs(page: Page, *places: str) -> AsyncGenerator[Sequence[Page]]:
+    """Pages that are live, beside this one."""
+    opened = [await page.context.new_page() for _ in places]
+    for tab, place in zip(opened, places, strict=True):
+        await tab.goto(f"/console{place}")
+        assert "sign-in" not in tab.url
+        await expect(tab.locator("#fresh")).to_have_text("")
+    yield opened
+
+
+async def carols_task(desk: Desk) -> str:
+    client = RawClient(f"{desk.site.url}/mcp", desk.site.http, desk.site.token_for(AN_HOUR_S))
+    arguments = {"repository": str(desk.site.repository), "stages": [DEPLOY]}
+    task_id = await client.opened(PIPELINE, arguments)
+    await client.until_status(task_id, "input_required", seconds=TASK_S_MAX)
+    return task_id
+
+
+async def test_a_session_that_ends_is_said_on_every_page_and_leads_back_to_it(desk: Desk):
+    task_id = await carols_task(desk)
+    form = f"/console/inbox/{task_id}/{QUESTION}"
+    wait = SESSION_S * 1000 + LIVE_MS
+    async with desk.visitor() as page:
+        await page.goto(f"/console/sign-in?next={form}")
+        await enters(page, desk.site.token_for(SESSION_S), form)
+        async with tabs(page, "", "/tasks", "/inbox", "/workers", f"/tasks/{task_id}") as opened:
+            for tab in opened:
+                await expect(tab.locator("#fresh")).to_contain_text("session is over", timeout=wait)
+                assert await desk.grave_findings(tab) == []
+            await page.get_by_role("radio", name="Yes").check()
+            await page.get_by_role("button", name="Approve").click()
+            await expect(page.locator("main")).to_contain_text("was not sent")
+            last, place = opened[-1], opened[-1].url
+            await last.locator("#fresh a").click()
+            await enters(last, desk.site.token_for(AN_HOUR_S), place)
+            await expect(last.locator("#fresh")).to_have_text("")
+            await expect(last.locator("[data-status=input_required]").first).to_be_visible()
+
+
+async def test_a_service_that_is_away_is_said_on_every_page_until_it_is_back(desk: Desk):
+    task_id = await desk.site.asking("alice")
+    async with desk.visitor() as page:
+        await signs_in(page, "alice")
+        async with tabs(page, "", "/tasks", "/inbox", f"/tasks/{task_id}") as opened:
+            desk.site.server.kill()
+            for tab in opened:
+                told = tab.locator("#fresh")
+                await expect(told).to_contain_text("connection is lost", timeout=LIVE_MS)
+            desk.site.server.start()
+            await desk.site.until_ready()
+            for tab in opened:
+                await expect(tab.locator("#fresh")).to_have_text("", timeout=2 * LIVE_MS)
+    desk.faults.forgive_the_lost()
