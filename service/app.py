@@ -83,6 +83,8 @@ class Application(FastAPI):
         """Serve one connection."""
         is_hot = scope["type"] == "http" and scope["path"] == MCP_PATH and scope["method"] == "POST"
         if not is_hot or self.hot is None or self.user_middleware:
+            if scope.get("path") == MCP_PATH + "/":  # many write it so
+                scope = {**scope, "path": MCP_PATH}
             await super().__call__(scope, receive, send)
             return
         response = await self.hot(Asked(scope, receive))
@@ -109,7 +111,8 @@ def assemble(parts: Parts) -> FastAPI:
     async def public_keys(_request: Request) -> Response:
         return JSONResponse(parts.public_keys, headers={"Cache-Control": "public, max-age=300"})
 
-    app = Application(title="Outlast", openapi_url=None, lifespan=lifespan)
+    # A redirect would lead a token to the scheme and the host that the request tells of us.
+    app = Application(title="Outlast", openapi_url=None, lifespan=lifespan, redirect_slashes=False)
     app.hot = enter = parts.entrance
 
     async def mcp(request: Request) -> Response:

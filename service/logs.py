@@ -46,4 +46,11 @@ def configure(level: str, process: int | None = None) -> None:
     handler.setFormatter(JsonLines(process))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("outlast").setLevel(level.upper())
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    carrier = logging.getLogger("uvicorn.error")
+    carrier.setLevel(logging.WARNING)
+    carrier.addFilter(_is_of_ours)
+
+
+def _is_of_ours(record: logging.LogRecord) -> bool:
+    """A WebSocket frame that is no text is its sender's fault: it is told (1007), and not logged."""
+    return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))

@@ -30,6 +30,7 @@ SHARES = {
     "keys": 4,
     "callbacks": 7,
     "answers": 6,
+    "pages": 10,
 }
 
 
