@@ -52,5 +52,5 @@ def configure(level: str, process: int | None = None) -> None:
 
 
 def _is_of_ours(record: logging.LogRecord) -> bool:
-    """A WebSocket frame that is no text is its sender's fault: it is told (1007), and not logged."""
+    """A WebSocket frame that is no text is its sender's fault: told (1007), and not logged."""
     return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))

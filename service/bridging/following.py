@@ -95,7 +95,8 @@ class Following:
 
     async def _end_overdue(self, bridge: Bridge, task: Task) -> Task:
         if task.cancel_requested:
-            return await self._end_as_cancelled(task)
+            task = await self._stop(bridge, task)  # the wish may be younger than this look
+            return task if task.status.is_terminal else await self._end_as_cancelled(task)
         await bridge.cancel(task)
         return await self._change(task, lambda newest: jobs.end_overdue(newest, self._now()))
 
@@ -125,7 +126,7 @@ class Following:
         )
 
     async def _seen(self, task: Task, pace: Pace, seen: Seen) -> Task:
-        attempt = task.attempt
+        attempt, was_to_stop = task.attempt, task.cancel_requested
         match seen:
             case Completed(result):
                 return await self._end(
@@ -145,14 +146,17 @@ class Following:
                 task = await self._show(task, sight, _without(_job(task), UNKNOWN_SINCE))
             case Asks(asks):
                 task = await self._ask(task, asks)
-        return await self._goes_on(task, pace)
+        return await self._goes_on(task, pace, was_to_stop=was_to_stop)
 
-    async def _goes_on(self, task: Task, pace: Pace) -> Task:
-        """It has not ended by itself: give it time to live, or up if its owner waits for that."""
+    async def _goes_on(self, task: Task, pace: Pace, *, was_to_stop: bool) -> Task:
+        """It has not ended by itself: give it time to live, or up if its owner waits for that.
+
+        Not by a wish that came during this look: the next look tells the job of it first.
+        """
         if task.status.is_terminal:
             return task
         stop_at = _stop_at(task, pace)
-        if stop_at is not None and self._now() >= stop_at:
+        if was_to_stop and stop_at is not None and self._now() >= stop_at:
             return await self._end_as_cancelled(task)
         if task.delegated_until is not None:
             return task

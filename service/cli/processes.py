@@ -143,7 +143,7 @@ async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, on
         server = http_server(chosen, assemble(wiring.parts(chosen, config, built)))
         running = asyncio.create_task(server.serve([prepared(listener)]))
         try:
-            await started(server)
+            await started(server, running)
             return await run_demo(
                 address + MCP_PATH,
                 approve=approve,

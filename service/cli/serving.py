@@ -17,12 +17,13 @@ from ..joined import OnePiece
 from ..settings import Settings
 from ..siblings import Siblings
 
-READY_S_MAX = 30.0
 BACKLOG = 2048
 PING_S = 20.0  # a WebSocket whose peer does not answer within this is closed
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 TAKE_MS_MAX = 30_000
 DISCONNECT_S = 1  # seconds that open responses get once the drain is over
+
+_NOT_STARTED = "the service could not start; its log says why"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ async def serve_on(
     parts = wiring.parts(chosen, config, built, siblings)
     server = http_server(chosen, assemble(parts))
     running = asyncio.create_task(server.serve([prepared(listener)]))
-    await _first_of(running, stop, _announced(server, announce))
+    await _first_of(running, stop, _announced(server, running, announce))
     parts.wind_down()
     server.should_exit = True
     await running
@@ -85,11 +86,12 @@ def prepared(listener: socket.socket) -> socket.socket:
     return listener
 
 
-async def started(server: uvicorn.Server) -> None:
-    """Return once it serves. Raises TimeoutError."""
-    async with asyncio.timeout(READY_S_MAX):
-        while not server.started:  # noqa: ASYNC110 - uvicorn offers a flag and no event
-            await asyncio.sleep(0.01)
+async def started(server: uvicorn.Server, running: "asyncio.Task[None]") -> None:
+    """Return once it serves, however long that takes. Raises ConfigurationError if it cannot."""
+    while not server.started:  # uvicorn offers a flag and no event
+        if running.done():
+            raise errors.ConfigurationError(_NOT_STARTED)
+        await asyncio.sleep(0.01)
 
 
 async def _first_of(running: "asyncio.Task[None]", stop: asyncio.Event, announced: Any) -> None:
@@ -101,10 +103,12 @@ async def _first_of(running: "asyncio.Task[None]", stop: asyncio.Event, announce
         task.cancel()
     await asyncio.gather(telling, stopping, return_exceptions=True)
     if running.done() and not stop.is_set():
-        raise errors.ConfigurationError("the service could not start; its log says why")
+        raise errors.ConfigurationError(_NOT_STARTED)
 
 
-async def _announced(server: uvicorn.Server, announce: Callable[[], None]) -> None:
-    await started(server)
+async def _announced(
+    server: uvicorn.Server, running: "asyncio.Task[None]", announce: Callable[[], None]
+) -> None:
+    await started(server, running)
     spare_the_collector()
     announce()

@@ -62,6 +62,15 @@ async def sleep_forever(marker: str) -> str:
     return "unreachable"
 
 
+@mcp.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def echo_once_there_is(path: str, text: str) -> str:
+    """Writes `waits` to the file beside, and gives the text back once there is this one."""
+    Path(path).with_suffix(".waits").write_text("waits")
+    while not Path(path).exists():  # noqa: ASYNC110 - a file sets no event
+        await anyio.sleep(0.05)
+    return text
+
+
 @mcp.tool()
 async def fails() -> str:
     """Ends in a JSON-RPC error of its own."""

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")
 
 HERE = Path(__file__).resolve().parent
 DRIVER = HERE / "ext_tasks_driver.mjs"
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 Seen = list[dict[str, Any]]
 

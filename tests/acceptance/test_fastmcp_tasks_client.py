@@ -15,7 +15,7 @@ from outlast.tests.acceptance.waiting import until_file_says
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")]
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Person:

@@ -15,7 +15,7 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, PromptR
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")]
 
 UPSTREAM = Path(__file__).with_name("slow_server.py")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Person:

@@ -34,7 +34,7 @@ from outlast.tests.support.serving import Serving, command_of, serving
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("real-clients-drive-tasks")]
 
 EVERYDAY = Path(__file__).parents[1] / "upstreams" / "everyday.py"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 
 

@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from outlast.tests.acceptance.stdio_store import until_no_store
 from outlast.tests.acceptance.waiting import until_file_says
+from outlast.tests.delivery.posting import bound
 from outlast.tests.support.lines import ANSWER_S_MAX, END_S_MAX, Talk, talking
 from outlast.tests.support.mcp import envelope
 from outlast.tests.support.serving import OUTLAST, command_of
@@ -38,7 +38,8 @@ main()
 LINE_BYTES_MAX = 4 * 1024 * 1024
 TASKS = ("sleep_forever", "count", "fails")
 POLICY = "".join(f'[tools.{tool}]\nrun = "task"\npoll_interval = "100ms"\n' for tool in TASKS)
-CONFIG = f"[upstreams.slow]\ncommand = {command_of(UPSTREAM)}\n{POLICY}"
+DIRECT = '[defaults]\nrun = "direct"\n'  # however long it takes on this machine
+CONFIG = f"{DIRECT}[upstreams.slow]\ncommand = {command_of(UPSTREAM)}\n{POLICY}"
 UNDECLARED: dict[str, object] = {}
 
 
@@ -126,7 +127,7 @@ async def test_a_line_may_come_in_pieces_and_several_at_once(talk: Talk):
 async def test_what_an_upstream_and_libraries_print_is_not_on_the_output(
     tmp_path: Path, database_url: str
 ):
-    config = f"[upstreams.one]\ncommand = {command_of(MIRRORED)}\n"
+    config = f"{DIRECT}[upstreams.one]\ncommand = {command_of(MIRRORED)}\n"
     flags = [*arguments(tmp_path, config), "--database-url", database_url, "--log-level", "debug"]
     async with talking(tmp_path, flags) as talk:
         called = await talk.call("where", {"region": "eu"})
@@ -149,12 +150,14 @@ async def test_what_our_own_process_prints_is_not_on_the_output(tmp_path: Path, 
 
 
 @pytest.mark.promise("stdio-serves-all-at-once")
-async def test_a_slow_request_holds_up_no_other(talk: Talk):
-    slow = await talk.say(
-        "tools/call", {"name": "slow_echo", "arguments": {"text": "late", "seconds": 5}}, UNDECLARED
-    )
+async def test_a_slow_request_holds_up_no_other(talk: Talk, tmp_path: Path):
+    go = {"path": str(tmp_path / "go"), "text": "late"}
+    asked = {"name": "echo_once_there_is", "arguments": go}
+    slow = await talk.say("tools/call", asked, UNDECLARED)
+    await until_file_says(tmp_path / "go.waits", "waits", ANSWER_S_MAX)
     await talk.ask("tools/list")
     assert slow not in {line.get("id") for line in talk.heard}
+    (tmp_path / "go").touch()
     late = await talk.answer(slow)
     assert late["result"]["content"][0]["text"] == "late"
 
@@ -241,19 +244,20 @@ async def test_a_client_that_leaves_early_waits_for_no_store(tmp_path: Path):
 async def test_a_store_that_cannot_be_had_is_told_to_who_waits_and_to_who_started_it(
     tmp_path: Path,
 ):
-    with socket.create_server(("127.0.0.1", 0)) as closed:
+    with bound() as closed:  # held, so that nobody else listens there, and not listened on
         url = f"postgresql://x@127.0.0.1:{closed.getsockname()[1]}/x"
-    async with talking(tmp_path, [*arguments(tmp_path), "--database-url", url]) as talk:
-        request = await talk.say("tasks/get", {"taskId": "x"})
-        assert [(line["id"], line["error"]["code"]) for line in await talk.rest()] == [
-            (request, -32603)
-        ]
-        assert await talk.ended() == 2
+        async with talking(tmp_path, [*arguments(tmp_path), "--database-url", url]) as talk:
+            request = await talk.say("tasks/get", {"taskId": "x"})
+            assert [(line["id"], line["error"]["code"]) for line in await talk.rest()] == [
+                (request, -32603)
+            ]
+            assert await talk.ended() == 2
     assert "outlast: " in talk.log.read_text()
 
 
 @pytest.mark.promise("stdio-ends-in-order")
 async def test_a_closed_input_lets_the_last_requests_be_answered(talk: Talk):
+    await talk.ask("tools/list")  # the upstream's start is no part of the time that is left
     request = await talk.say(
         "tools/call", {"name": "slow_echo", "arguments": {"text": "last", "seconds": 1}}, UNDECLARED
     )

@@ -16,7 +16,7 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float) -> Non
             await anyio.sleep(LOOK_AGAIN_S)  # noqa: TID251 - see above, bounded
 
 
-async def until_file_says(path: Path, text: str, seconds: float = 10.0) -> None:
+async def until_file_says(path: Path, text: str, seconds: float = 60.0) -> None:
     """Return once the file is there and holds `text`. Raises TimeoutError."""
 
     async def says() -> bool:

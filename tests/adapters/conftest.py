@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from outlast.adapters import event_log
+from outlast.adapters import announcements, event_log, signal, upstream, upstream_ear
 from outlast.adapters.upstream import McpUpstreams
 from outlast.tests.adapters.group_commit_world import Made
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.upstreams import EVERY_WAY, http_server, reached
+
+STARTS_S_MAX = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,21 @@ async def legacy_asking(
 ) -> AsyncIterator[McpUpstreams]:
     async with reached(request.param, "asking", http_ports) as upstreams:
         yield upstreams
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine needs longer to start a server, and to answer, than a client would wait."""
+    monkeypatch.setattr(upstream, "OTHERS_WAIT_S_MAX", STARTS_S_MAX)
+    monkeypatch.setattr(upstream, "OFFER_S_MAX", STARTS_S_MAX)
+    monkeypatch.setattr(upstream_ear, "OFFER_S_MAX", STARTS_S_MAX)
+    monkeypatch.setattr(announcements, "SETTLE_S_MAX", STARTS_S_MAX)
+
+
+@pytest.fixture
+def unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is woken by a look: the signal looks by itself a second after it is opened."""
+    monkeypatch.setattr(signal, "LOOK_DOWN_S", 600.0)
 
 
 @pytest.fixture

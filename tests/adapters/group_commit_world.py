@@ -17,7 +17,7 @@ from outlast.tests.support import proxy
 from outlast.tests.support.proxy import Proxy
 
 MANY = 200
-BOUND_S = 15.0
+BOUND_S = 30.0
 IMPATIENT_S = 0.5
 
 ORDER = "SELECT pg_advisory_xact_lock(7710428, 1)"  # by which all appends commit in order

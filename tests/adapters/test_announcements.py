@@ -32,7 +32,7 @@ from outlast.tests.support.upstreams import (
     until_it_listens,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("patience")]
 
 TOOLS, PROMPTS, RESOURCES = "toolsListChanged", "promptsListChanged", "resourcesListChanged"
 LISTS = frozenset({TOOLS, PROMPTS, RESOURCES})

@@ -33,11 +33,13 @@ def home() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="ol-") as made:
         path = Path(made)
         yield path
-        left = processes_in(path)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
+        # What a killed server has left may need a moment to see that, and to go.
+        has_ended = wait_until(lambda: not processes_in(path))
+        for pid in processes_in(path):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         assert wait_until(lambda: not processes_in(path))
-        assert left == []
+        assert has_ended
 
 
 @pytest.fixture

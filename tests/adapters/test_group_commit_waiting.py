@@ -83,7 +83,10 @@ async def test_a_caller_that_goes_away_from_its_batch_leaves_nothing_half_known(
         assert len(await log.read(name)) == 1, name
 
 
-async def test_the_end_waits_for_what_is_under_way(made: Made, database_url: str) -> None:
+async def test_the_end_waits_for_what_is_under_way(
+    made: Made, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_commit, "CLOSE_S_MAX", BOUND_S)
     log = await made.log()
     with psycopg.connect(database_url) as holder:
         holder.execute(ORDER)

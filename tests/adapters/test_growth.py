@@ -185,7 +185,7 @@ async def test_plans_that_a_small_store_was_given_read_no_table_whole(database_u
         async def is_alone() -> bool:
             return watching.execute(_OTHERS).fetchone() == (0,)
 
-        await until(is_alone, 10.0)  # what they have counted is told at the end of a connection
+        await until(is_alone, 30.0)  # what they have counted is told at the end of a connection
         assert watching.execute(_SCANS, [list(LARGE)]).fetchall() == []
 
 

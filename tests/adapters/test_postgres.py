@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from outlast.adapters.postgres import Database
@@ -12,7 +13,11 @@ from outlast.tests.acceptance.waiting import until
 
 pytestmark = pytest.mark.anyio
 
-SOON_S_MAX = 5.0
+SOON_S_MAX = 20.0
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND wait_event_type = 'Lock' AND wait_event = 'advisory'"
+)
 
 
 @pytest.fixture
@@ -60,10 +65,18 @@ async def test_a_caller_that_goes_away_is_not_held_up_and_its_statement_ends_by_
     database: Database,
 ):
     await database.rows("CREATE SEQUENCE told")
-    reading = asyncio.create_task(database.rows("SELECT pg_sleep(0.2), nextval('told')"))
-    await asyncio.wait({reading}, timeout=0.1)
-    reading.cancel()
-    with anyio.fail_after(0.05):
-        await asyncio.wait({reading})
+    async with await psycopg.AsyncConnection.connect(database.url) as holder:
+        await holder.execute("SELECT pg_advisory_xact_lock(1)")
+        statement = "SELECT nextval('told') FROM pg_advisory_xact_lock(1)"
+        reading = asyncio.create_task(database.rows(statement))
+
+        async def is_under_way() -> bool:
+            return await (await holder.execute(WAITING)).fetchone() == (1,)
+
+        await until(is_under_way, SOON_S_MAX)
+        reading.cancel()
+        with anyio.fail_after(SOON_S_MAX):
+            await asyncio.wait({reading})
+        assert await is_under_way()
     await until_whole(database)
     assert await database.rows("SELECT is_called FROM told") == [(True,)]

@@ -126,7 +126,7 @@ async def test_positions_stay_in_the_order_of_commits_while_all_happens_at_once(
     last = asked(
         database_url,
         "SELECT notification_id FROM outlast.past_events WHERE notification_id > %s ORDER BY 1",
-        seen[-1],
+        seen[-1] if seen else 0,
     )
     assert seen + [row[0] for row in last] == [row[0] for row in stored]
     assert asked(database_url, "SELECT count(*) FROM outlast.past_owners") == [(0,)]

@@ -14,7 +14,7 @@ from outlast.tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.anyio
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 
 
 @pytest.fixture
@@ -43,6 +43,7 @@ def notify(url: str, channel: str, payload: str) -> None:
         connection.execute("SELECT pg_notify(%s, %s)", (channel, payload))
 
 
+@pytest.mark.usefixtures("unlooked")
 async def test_an_owner_and_the_outbox_are_heard_of(
     module_database_url: str, heard: PostgresSignal
 ) -> None:

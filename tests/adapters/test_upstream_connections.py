@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from outlast.adapters import upstream_link
+from outlast.adapters import upstream_backoff, upstream_link
 from outlast.adapters.upstream import McpUpstreams, UpstreamSettings, backoff_s
 from outlast.domain import errors
 from outlast.domain.ports import (
@@ -40,7 +40,7 @@ from outlast.tests.support.upstreams import (
     until_it_listens,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("patience")]
 
 
 async def lists(upstreams: McpUpstreams, tool: str) -> bool:
@@ -127,7 +127,10 @@ class TestLoss:
                 await until_it_exists(tmp_path / "stopped")
                 assert await hear(running) == []  # it was cancelled, not lost
 
-    async def test_an_upstream_that_never_starts_is_tried_ever_less_often(self) -> None:
+    async def test_an_upstream_that_never_starts_is_tried_ever_less_often(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(upstream_backoff, "BACKOFF_S_FIRST", WAIT_S)
         async with McpUpstreams([UpstreamSettings("none", command=["/nonexistent"])]) as upstreams:
             reasons: list[str] = []
             for _ in range(3):

@@ -26,7 +26,7 @@ from outlast.tests.support.upstreams import (
     until_it_listens,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("patience")]
 
 ERAS = pytest.mark.parametrize("flags", [[], ["--legacy"]], ids=["modern", "legacy"])
 MUTE = [sys.executable, "-c", "import sys; sys.stdin.read()"]

@@ -35,7 +35,7 @@ from outlast.tests.support.upstreams import (
     until_it_exists,
 )
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("patience")]
 
 MODERN = ["stdio-modern", "http-modern"]
 

@@ -86,7 +86,7 @@ class Client:
                 self.refusals.append(refused)
             await pause()
 
-    async def until(self, task_id: str, *statuses: str, seconds: float = 30.0) -> Json:
+    async def until(self, task_id: str, *statuses: str, seconds: float = 60.0) -> Json:
         """The task, once it has one of these statuses."""
         task: Json = {}
         try:
@@ -98,11 +98,11 @@ class Client:
             raise AssertionError(f"not {statuses} within {seconds:g} s: {task}") from None
         return task
 
-    async def ended(self, task_id: str, seconds: float = 30.0) -> Json:
+    async def ended(self, task_id: str, seconds: float = 60.0) -> Json:
         """The task, once it has ended."""
         return await self.until(task_id, *TERMINAL, seconds=seconds)
 
-    async def asked(self, task_id: str, seconds: float = 30.0) -> str:
+    async def asked(self, task_id: str, seconds: float = 60.0) -> str:
         """The key of the one question of a task, once it is asked."""
         task = await self.until(task_id, "input_required", seconds=seconds)
         (key,) = task["inputRequests"]

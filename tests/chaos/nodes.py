@@ -10,16 +10,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 import httpx2
+import psycopg
 
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.ports import free_port
 
 UPSTREAM = Path(__file__).with_name("upstream.py")
-READY_S_MAX = 40.0
-GONE_S_MAX = 10.0
+READY_S_MAX = 60.0
+GONE_S_MAX = 30.0
 
 
 class Node:
@@ -175,7 +177,7 @@ class Cluster:
         lines = self.journal.read_text().splitlines()
         return [line for line in lines if line.startswith(beginnings or "")]
 
-    async def until_noted(self, line: str, times: int = 1, seconds: float = 20.0) -> None:
+    async def until_noted(self, line: str, times: int = 1, seconds: float = 60.0) -> None:
         """Return once the journal has this very line so often."""
 
         async def is_noted() -> bool:
@@ -185,6 +187,24 @@ class Cluster:
             await until(is_noted, seconds)
         except TimeoutError:
             raise AssertionError(f"no {line!r} x {times} in {self.lines()}") from None
+
+    def recorded(self, task_id: str) -> list[tuple[str, datetime]]:
+        """The events of a task by their topics, and when each was stored."""
+        with psycopg.connect(self.database_url) as connection:
+            rows = connection.execute(
+                "SELECT topic, recorded_at FROM outlast.task_events WHERE originator_id = %s"
+                " ORDER BY originator_version",
+                (task_id,),
+            ).fetchall()
+        return [(topic, recorded_at) for topic, recorded_at in rows]
+
+    async def until_recorded(self, task_id: str, topic: str, seconds: float = 60.0) -> None:
+        """Return once the task has an event of this topic."""
+
+        async def is_recorded() -> bool:
+            return topic in dict(self.recorded(task_id))
+
+        await until(is_recorded, seconds)
 
     async def make_gone(self) -> None:
         """End every process."""

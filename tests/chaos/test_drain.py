@@ -2,6 +2,7 @@
 
 import random
 import signal
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,7 +11,8 @@ from outlast.tests.chaos.nodes import Cluster, Node, now
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("sigterm-drains")]
 
-EXIT_S_MAX = 8.0  # an exit that waits for nothing: connections and upstreams are closed
+# An exit that waits for nothing: connections and upstreams are closed. A grace is 20 s.
+EXIT_S_MAX = 15.0
 STOPS_WHILE_STARTING = 6
 
 
@@ -25,9 +27,14 @@ def call(chaos: Cluster, key: str, **more: Json | float) -> Json:
 
 
 async def drained(node: Node, seconds: float) -> None:
-    """It exits with 0 in this time, and leaves no child behind."""
+    """Told to, it exits with 0 in this time, and leaves no child behind."""
     assert node.children(), "it runs no upstream"
     node.send(signal.SIGTERM)
+    await gone(node, seconds)
+
+
+async def gone(node: Node, seconds: float) -> None:
+    """Told before, it exits with 0 in this time, and leaves none of its known children behind."""
     assert await node.until_ended(seconds) == 0, node.log.read_text()
     await node.until_childless()
 
@@ -37,13 +44,18 @@ async def test_a_call_that_ends_within_the_grace_is_finished_by_its_own_worker(
 ):
     await started(chaos.serve(work=False))
     worker = await started(chaos.worker())
-    unsafe = await client.call("new_unsafe", call(chaos, "a", seconds=2), "a")
+    waits = await client.call("old_asks_legacy", call(chaos, "w", seconds=0), "w")
+    await client.asked(waits)
+    unsafe = await client.call("new_unsafe", call(chaos, "a", seconds=3), "a")
     safe = await client.call("new_safe", call(chaos, "b", seconds=1), "b")
     await chaos.until_noted("start a")
     await chaos.until_noted("start b")
-    worker.send(signal.SIGTERM)
+    assert worker.children(), "it runs no upstream"
+    worker.send(signal.SIGTERM)  # once: a second one could meet a process that hears none any more
+    # What only waits is handed back as soon as nothing more is claimed, and not before.
+    await chaos.until_recorded(waits, "task.work_lost")
     late = await client.call("new_safe", call(chaos, "late", seconds=0), "late")
-    await drained(worker, 2 + EXIT_S_MAX)
+    await gone(worker, 3 + EXIT_S_MAX)
     for task_id in (unsafe, safe):
         assert (await client.get(task_id))["status"] == "completed"
     assert (await client.get(late))["status"] == "working"
@@ -68,20 +80,22 @@ async def test_what_does_not_end_in_the_grace_is_handed_back_or_fails_honestly(
     await started(other)
     other.send(signal.SIGSTOP)  # it is there, and takes nothing yet
     await started(worker)
-    unsafe = await client.call("new_unsafe", call(chaos, "a", seconds=20), "a")
-    safe = await client.call("new_safe", call(chaos, "b", seconds=4), "b")
+    unsafe = await client.call("new_hold", call(chaos, "a"), "a")
+    safe = await client.call("new_stuck_once", call(chaos, "b"), "b")
     await chaos.until_noted("start a")
     await chaos.until_noted("start b")
     other.send(signal.SIGCONT)
     told_at = now()
     await drained(worker, 0.5 + EXIT_S_MAX)
     # Handed back, not lost: nobody had to wait for a lease to run out.
-    failed = await client.ended(unsafe, seconds=1)
-    assert failed["error"]["data"] == {"reason": "worker_lost"}
-    await chaos.until_noted("start b", times=2, seconds=3)
+    gone_at = datetime.now(UTC)
+    failed = await client.get(unsafe)
+    assert (failed["status"], failed["error"]["data"]) == ("failed", {"reason": "worker_lost"})
+    assert dict(chaos.recorded(safe))["task.work_lost"] < gone_at
+    await chaos.until_noted("start b", times=2)
     print(f"handed back and begun again {now() - told_at:.1f} s after SIGTERM")
     completed = await client.ended(safe)
-    assert (completed["status"], text_of(completed)) == ("completed", "safe b")
+    assert (completed["status"], text_of(completed)) == ("completed", "stuck_once b")
     assert chaos.lines("start a", "stop a") == ["start a", "stop a"]
     assert "stop b" in chaos.lines()
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 CALLERS = 32  # half of them through each of two logs
 RIVALS = 4  # two and two move one task
 STEPS = 8
-PATIENCE_S = 40.0
+PATIENCE_S = 120.0
 OUTAGES = 2
 TOLD_BETWEEN = 250  # events acknowledged between two faults
 LOSES = 0.06
@@ -54,7 +54,7 @@ EXAMPLES, MIXED_MAX = 20, 24
 FLOOD, TURNS = 800, 5
 SLACK = 256  # of those who came later, so many may go along in the same batches
 AWAY = 5_000
-IMPATIENT_S, AWAY_S_MAX = 0.5, 12.0
+IMPATIENT_S, AWAY_S_MAX = 0.5, 30.0  # one batch after the other it would take 39 s
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ async def pair(
 
 
 @pytest.mark.promise("one-bad-append-hurts-no-other")
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
 @given(
     kinds=st.lists(st.sampled_from(sorted(mixes.RULES)), min_size=2, max_size=MIXED_MAX),
     logs=st.integers(1, 2),
@@ -296,9 +296,9 @@ async def test_one_append_does_not_wait_for_those_after_it_nor_for_another_owner
 async def test_however_many_wait_each_is_told_when_the_store_stays_away(
     database_url: str, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
-    monkeypatch.setattr(event_log, "APPEND_PATIENCE_S", IMPATIENT_S)
     async with proxy.between(database_url) as wire, store_on(wire.url) as (log, _):
         await open_task(log, "first")
+        monkeypatch.setattr(event_log, "APPEND_PATIENCE_S", IMPATIENT_S)
         with taken_away(wire, fault):
             async with asyncio.timeout(AWAY_S_MAX):
                 opening = [open_task(log, f"task-{number}") for number in range(AWAY)]

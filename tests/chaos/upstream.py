@@ -7,6 +7,7 @@
     hold(path, key)                   `start KEY`, never ends by itself
     hold_safe(path, key)              the same, and may run twice
     stuck_once(path, key)             may run twice; hangs the first time, and is quick the second
+    gated(path, key)                  may run twice; ends once there is a file `path`.KEY.go
     steps(path, key, count, pause)    tells progress `count` times
 
 All write `stop KEY` when they are cancelled; those that ask write `answer KEY WORD OK` each time
@@ -144,6 +145,15 @@ async def stuck_once(path: str, key: str) -> str:
             if journal.read().splitlines().count(f"start {key}") == 1:
                 await anyio.sleep_forever()
     return f"stuck_once {key}"
+
+
+@server.tool(annotations=SAFE)
+async def gated(path: str, key: str) -> str:
+    """Work for as long as somebody wants it to."""
+    async with work(path, key):
+        while not os.path.exists(f"{path}.{key}.go"):
+            await take(0.02)
+    return f"gated {key}"
 
 
 @server.tool(annotations=SAFE)

@@ -2,6 +2,7 @@
 
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -57,7 +58,8 @@ async def ask_plain(ctx: Context) -> Any:
 
 
 @mcp.tool(task=task)
-async def hold() -> str:
+async def hold(marker: str) -> str:
+    Path(marker).write_text("started")
     await anyio.sleep_forever()
     return "unreachable"
 

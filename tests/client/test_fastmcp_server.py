@@ -13,7 +13,7 @@ import pytest
 from outlast.adapters.journal import MemoryJournal
 from outlast.domain.clienting import InputRequired, TaskCancelled, TaskExpired, TaskFailed
 from outlast.service.client.client import Via
-from outlast.tests.acceptance.waiting import until
+from outlast.tests.acceptance.waiting import until, until_file_says
 from outlast.tests.client.world import PATIENCE_S, Person, called, client_of, text_of
 from outlast.tests.support.ports import free_port
 
@@ -94,9 +94,10 @@ async def test_questions_before_the_result_are_asked_on_the_call(url: str):
 
 @pytest.mark.promise("client-drives-any-server")
 @both
-async def test_a_cancelled_task_raises_that_it_was(url: str, via: Via):
+async def test_a_cancelled_task_raises_that_it_was(url: str, via: Via, tmp_path: Path):
     async with client_of(url, via) as client:
-        handle = await called(client, "hold")
+        handle = await called(client, "hold", marker=str(tmp_path / "marker"))
+        await until_file_says(tmp_path / "marker", "started", PATIENCE_S)
         await handle.cancel()
         with pytest.raises(TaskCancelled):
             await handle.result(PATIENCE_S)

@@ -132,7 +132,7 @@ async def test_one_deadline_holds_over_a_handler_that_never_answers(
 async def until_status(world: World, task_id: str, status: str) -> None:
     async with http_client() as http:
         raw = RawClient(world.url, http)
-        assert (await raw.until_status(task_id, status))["status"] == status
+        assert (await raw.until_status(task_id, status, seconds=PATIENCE_S))["status"] == status
 
 
 @pytest.mark.promise("every-source-gives-the-same")

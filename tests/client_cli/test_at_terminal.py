@@ -13,10 +13,15 @@ from outlast.tests.client_cli.terminal import CTRL_C, CTRL_D, OURS
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_task_is_watched_with_a_bar_and_its_result_stands_at_the_end(cli: Cli):
-    async with cli.at_terminal("call", "count", "steps=8") as terminal:
+async def test_a_task_is_watched_with_a_bar_and_its_result_stands_at_the_end(
+    cli: Cli, tmp_path: Path
+):
+    gate = tmp_path / "gate"
+    async with cli.at_terminal("call", "count", "steps=8", f"gate={gate}") as terminal:
         await terminal.see("task ")
         await terminal.see("count ━")
+        await terminal.see("working: 4 of 8")
+        gate.touch()
         await terminal.see("completed")
         await terminal.see("counted 8")
         assert await terminal.ended() == 0
@@ -119,7 +124,7 @@ async def test_a_url_is_shown_whole_and_waits_for_consent(cli: Cli):
 async def test_ctrl_c_asks_and_leaves_the_task_running(cli: Cli, tmp_path: Path):
     marker = tmp_path / "marker"
     async with cli.at_terminal("call", "hold", f"marker={marker}") as terminal:
-        await until_file_says(marker, "started", 30.0)
+        await until_file_says(marker, "started")
         await terminal.see("working: holding")
         terminal.type(CTRL_C)
         await terminal.see("Cancel the task, leave it running, or watch on?")
@@ -129,25 +134,25 @@ async def test_ctrl_c_asks_and_leaves_the_task_running(cli: Cli, tmp_path: Path)
     assert marker.read_text() == "started"
     [task_id] = [row["taskId"] for row in (await cli.run("tasks", "--json")).told]
     assert (await cli.run("cancel", task_id)).code == 0
-    await until_file_says(marker, "stopped", 30.0)
+    await until_file_says(marker, "stopped")
 
 
 async def test_ctrl_c_asks_and_cancels_the_task(cli: Cli, tmp_path: Path):
     marker = tmp_path / "marker"
     async with cli.at_terminal("call", "hold", f"marker={marker}") as terminal:
-        await until_file_says(marker, "started", 30.0)
+        await terminal.see("working: holding")  # before, Ctrl-C breaks off the call itself
         terminal.type(CTRL_C)
         await terminal.see("[cancel/leave/watch] (leave)")
         terminal.enter("cancel")
         await terminal.see("task: cancelled")
         assert await terminal.ended() == 3
-    await until_file_says(marker, "stopped", 30.0)
+    await until_file_says(marker, "stopped")
 
 
 async def test_a_second_ctrl_c_leaves_and_watch_on_goes_on(cli: Cli, tmp_path: Path):
     marker = tmp_path / "marker"
     async with cli.at_terminal("call", "hold", f"marker={marker}") as terminal:
-        await until_file_says(marker, "started", 30.0)
+        await terminal.see("working: holding")  # before, Ctrl-C breaks off the call itself
         terminal.type(CTRL_C)
         await terminal.see("(leave)")
         terminal.enter("watch")

@@ -184,6 +184,6 @@ async def test_one_deadline_holds_over_questions_too():
 
     quick, slow = Handle([DONE]), Slow([asking(a=FORM), DONE])
     slow.task_id = "t-2"
-    [first, second], _ = await follow(quick, slow, timeout_s=0.2)
+    [first, second], _ = await follow(quick, slow, timeout_s=3.0)
     assert (first.kind, second.kind) == ("result", "left_running")
     assert (second.code, second.task_id) == (codes.LEFT_RUNNING, "t-2")

@@ -124,11 +124,11 @@ async def test_a_detached_task_is_watched_by_another_process(cli: Cli, tmp_path:
 
 async def test_a_watch_whose_time_is_up_leaves_the_task_running(cli: Cli, tmp_path: Path):
     marker = tmp_path / "marker"
-    done = await cli.run("call", "hold", f"marker={marker}", "--timeout", "3s", "--json")
+    done = await cli.run("call", "hold", f"marker={marker}", "--timeout", "15s", "--json")
     assert done.code == 4, done.err
     last = done.told[-1]
     assert (last["kind"], last["exitCode"]) == ("left_running", 4)
-    await until_file_says(marker, "started", 30.0)
+    await until_file_says(marker, "started")
     cancelled = await cli.run("cancel", last["taskId"], "--json")
     assert cancelled.told[-1]["kind"] == "cancel_requested"
     watched = await cli.run("watch", last["taskId"], "--json")
@@ -224,8 +224,13 @@ async def test_the_same_key_calls_once(cli: Cli):
 
 async def test_an_interrupt_without_a_terminal_leaves_the_task_running(cli: Cli, tmp_path: Path):
     marker = tmp_path / "marker"
-    async with cli.started("call", "hold", f"marker={marker}") as process:
-        await until_file_says(marker, "started", 60.0)
+    async with cli.started("call", "hold", f"marker={marker}", "--json") as process:
+        assert process.stdout is not None
+        told = b""
+        with anyio.fail_after(60):
+            while b'"state"' not in told:  # before it follows the task, it is the call that ends
+                told += await process.stdout.receive()
+        await until_file_says(marker, "started")
         process.send_signal(signal.SIGINT)
         with anyio.fail_after(60):
             assert await process.wait() == 4
@@ -250,7 +255,7 @@ async def test_the_shell_is_offered_tools_and_unfinished_tasks(cli: Cli):
 async def test_one_task_is_watched_four_ways_at_once(cli: Cli, tmp_path: Path):
     marker = tmp_path / "marker"
     task_id = await cli.begun("hold", f"marker={marker}")
-    await until_file_says(marker, "started", 30.0)
+    await until_file_says(marker, "started")
     async with ways.watched(cli.url, task_id) as heard:
         with anyio.fail_after(60):
             await heard.all_watch()

@@ -1,6 +1,6 @@
 """An ordinary MCP server whose tools put a client's command line to the test.
 
-count(steps)       counts, and says how far it is
+count(steps, gate) counts, and says how far it is; half-way it waits for the file, if one is named
 order()            asks for a form with every kind of field, and tells what it was given
 visit()            asks for a visit to a URL
 think()            asks the client's model, whatever the client declared
@@ -60,10 +60,12 @@ FORM: dict[str, Any] = {
 
 
 @mcp.tool()
-async def count(steps: int, ctx: Context) -> str:
+async def count(steps: int, ctx: Context, gate: str = "") -> str:
     """Count to a number."""
     for step in range(steps):
         await ctx.report_progress(step, steps, f"{step} of {steps}")
+        while gate and step == steps // 2 and not Path(gate).exists():  # noqa: ASYNC110 - a file
+            await anyio.sleep(0.05)  # noqa: TID251 - see below
         await anyio.sleep(0.3)  # noqa: TID251 - a slow tool is what it plays
     return f"counted {steps}"
 

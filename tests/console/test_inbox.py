@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 
 OK, NOT_FOUND, FORBIDDEN = httpx2.codes.OK, httpx2.codes.NOT_FOUND, httpx2.codes.FORBIDDEN
 CONFLICT, UNFIT = 409, 422
+BOUND_S = 60.0
 NAME = {"type": "string", "title": "Your name", "minLength": 3, "maxLength": 20}
 APPROVAL = elicitation("Deploy to production?", name=NAME, required=["name"])
 
@@ -46,13 +47,13 @@ async def test_an_approval_in_the_inbox_gives_the_waiting_client_its_result(
     async with inbox_world(folder, database_url) as world:
         client, alice = await world.client(ALICE), await world.visitor(ALICE)
         task_id = await client.opened("sign_task_during", {"document": "the lease"})
-        await client.until_status(task_id, "input_required")
+        await client.until_status(task_id, "input_required", seconds=BOUND_S)
         inbox = await alice.get("/console/inbox")
         assert "Who signs?" in inbox.text
         page = await alice.get(page_of(task_id))
         done = await alice.send(page.form(page_of(task_id)), "accept", f__name="Ada")
         assert (done.status, done.url) == (OK, f"{alice.base_url}/console/inbox"), done.text
-        ended = await client.until_status(task_id, "completed")
+        ended = await client.until_status(task_id, "completed", seconds=BOUND_S)
         assert ended["result"]["content"][0]["text"] == "the lease signed by Ada"
         (event,) = await world.received(task_id)
         assert (event.by, event.answers["in-1"]["content"]) == (ALICE.key, {"name": "Ada"})

@@ -21,7 +21,7 @@ from outlast.tests.support.serving import OUTLAST, serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("operators-see-proofs-step-by-step")]
 
-SIGNED_S_MAX = 30.0
+SIGNED_S_MAX = 60.0
 EAGER = "audit_checkpoint_events = 1\naudit_checkpoint_s = 1"
 
 

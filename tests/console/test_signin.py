@@ -35,7 +35,7 @@ from outlast.tests.support.serving import serving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("the-console-lets-in-who-may")]
 
-WAIT_S_MAX = 20.0
+WAIT_S_MAX = 60.0
 
 
 @pytest.fixture(scope="module")

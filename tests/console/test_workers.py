@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("operators-see-who-works-on
 NOTHING = Backlog(0, 0, None)
 LEASE_S = 60.0
 SHORT_S = 0.05
-BOUND_S = 10.0
+BOUND_S = 60.0
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from outlast.adapters import signal
 from outlast.tests.contracts import stores
 from outlast.tests.contracts.delivery_observers import WEBHOOK_WAY, Way
 from outlast.tests.contracts.delivery_on_postgres import on_postgres
@@ -12,6 +13,12 @@ from outlast.tests.contracts.stores import Ports
 from outlast.tests.support import databases
 
 SEALED = "postgres-sealed"
+
+
+@pytest.fixture
+def unlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is woken by a look: the signal looks by itself a second after it is opened."""
+    monkeypatch.setattr(signal, "LOOK_DOWN_S", 10 * stores.LIVE_S_MAX)
 
 
 @pytest.fixture(params=["postgres", SEALED, "memory"])

@@ -23,7 +23,6 @@ NOT_SHRUNK = (Phase.explicit, Phase.generate)  # an example that hangs takes all
 
 few = settings(
     phases=NOT_SHRUNK,
-    deadline=None,
     derandomize=True,  # the same examples every time: a failure is a change of the code
     database=None,
     suppress_health_check=(HealthCheck.too_slow,),

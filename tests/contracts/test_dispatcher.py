@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("twins-keep-the-same-contra
 
 SHORT_S = 0.2
 LONG_S = 60.0
-BOUND_S = 10.0
+BOUND_S = 30.0
 
 TASKS = 40
 CLAIMERS = 8
@@ -205,9 +205,10 @@ async def test_no_task_is_leased_to_two_claimers_at_once(ports: Ports) -> None:
 
 async def test_a_lease_that_runs_out_makes_the_task_claimable_again(ports: Ports) -> None:
     task = await open_task(ports.log)
-    assert await ports.dispatcher.claim("worker-a", 10, SHORT_S) == [task.id]
+    assert await ports.dispatcher.claim("worker-a", 10, LONG_S) == [task.id]
     assert await ports.dispatcher.claim("worker-b", 10, LONG_S) == []
     assert await ports.dispatcher.depth() == 0
+    assert await ports.dispatcher.renew("worker-a", [task.id], SHORT_S) == [task.id]
     await until_depth(ports, 1)
     assert await ports.dispatcher.claim("worker-b", 10, LONG_S) == [task.id]
     assert await ports.dispatcher.renew("worker-a", [task.id], LONG_S) == []
@@ -249,11 +250,12 @@ async def test_renewing_tells_which_leases_are_still_held(ports: Ports) -> None:
 async def test_a_released_task_is_due_again_after_the_delay(ports: Ports) -> None:
     soon, later = await open_task(ports.log, "soon"), await open_task(ports.log, "later")
     await ports.dispatcher.claim("worker-a", 10, LONG_S)
-    await ports.dispatcher.release("worker-a", [later.id, "unknown"], SHORT_S)
+    await ports.dispatcher.release("worker-a", [later.id, "unknown"], LONG_S)
     await ports.dispatcher.release("worker-a", [soon.id], 0)
     assert await ports.dispatcher.claim("worker-b", 10, LONG_S) == [soon.id]
     assert await ports.dispatcher.depth() == 0
-    await until_claimed(ports, "worker-b", later.id)
+    await ports.dispatcher.release("worker-b", [soon.id], SHORT_S)
+    await until_claimed(ports, "worker-b", soon.id)
 
 
 async def test_a_task_of_another_worker_is_not_released(ports: Ports) -> None:

@@ -55,7 +55,7 @@ async def test_a_followed_task_waits_for_its_first_look(ports: Ports) -> None:
 
 async def test_looks_are_claimed_apart_from_what_needs_a_slot(ports: Ports) -> None:
     await open_task(ports.log, "runnable")
-    since = {"two": timedelta(seconds=-2), "one": timedelta(seconds=-3), "three": timedelta(0)}
+    since = {"two": timedelta(hours=-2), "one": timedelta(hours=-3), "three": timedelta(0)}
     for name, first in since.items():
         await followed(ports, name, first)
     looks = ["one", "two", "three"]

@@ -25,6 +25,7 @@ from outlast.tests.contracts.outbox_world import (
     now,
     place,
     rig,
+    until_true,
 )
 
 pytestmark = pytest.mark.anyio
@@ -64,10 +65,14 @@ async def test_whoever_subscribes_from_a_cursor_among_appends_gets_each_event_on
     await world.started()
     starts: dict[str, int] = {}
 
+    begun = await world.one.events.head(ALICE)
+
     async def subscribe(number: int) -> None:
-        for _ in range(number):
-            # A while into the appends, each at another place.
-            await world.one.events.head(ALICE)
+        # A while into the appends, each at another place.
+        async def is_so_far() -> bool:
+            return await world.one.events.head(ALICE) >= begun + number
+
+        await until_true(is_so_far)
         starts[f"sub-{number}"] = start = await world.one.events.head(ALICE)
         await world.subscribes(f"sub-{number}", start=start)
         await world.other.outbox.sweep()

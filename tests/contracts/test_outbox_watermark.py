@@ -136,7 +136,6 @@ async def begun(world: Rig) -> History:
 
 @settings(
     max_examples=EXAMPLES,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(STEP, min_size=5, max_size=STEPS))

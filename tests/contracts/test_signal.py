@@ -4,13 +4,23 @@ import asyncio
 
 import pytest
 
-from outlast.domain.ports import Wakeup
-from outlast.tests.contracts.stores import Ports, happens, open_task, progresses
+from outlast.tests.contracts.stores import (
+    Ports,
+    forget_old_moves,
+    happens,
+    moves_arrived,
+    open_task,
+    progresses,
+)
 from outlast.tests.domain.given import DEPLOY, YES, answers, asks, completes, loses, starts
 
-pytestmark = [pytest.mark.anyio, pytest.mark.promise("twins-keep-the-same-contract")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("unlooked"),
+    pytest.mark.promise("twins-keep-the-same-contract"),
+]
 
-BOUND_S = 10.0
+BOUND_S = 30.0
 SHORT_S = 0.05
 
 
@@ -42,7 +52,7 @@ async def test_a_move_of_another_task_does_not_wake(ports: Ports) -> None:
         ports.signal.watching("quiet") as quiet,
         ports.signal.watching(last.id) as watcher,
     ):
-        await forget_old_moves(quiet, watcher, similar, shorter)
+        await forget_old_moves(ports, quiet, watcher, similar, shorter)
         await happens(ports.log, other, starts(), progresses())
         await happens(ports.log, last, starts())
         assert await watcher.wait(BOUND_S)  # moves arrive in order: the others have arrived too
@@ -63,7 +73,7 @@ async def test_a_move_between_two_waits_is_not_missed(ports: Ports) -> None:
         ports.signal.watching(task.id) as watcher,
         ports.signal.watching(other.id) as witness,
     ):
-        await forget_old_moves(watcher, witness)
+        await forget_old_moves(ports, watcher, witness)
         assert not await watcher.wait(0)
         task = await happens(ports.log, task, starts())
         await happens(ports.log, other, starts())
@@ -92,17 +102,17 @@ async def test_what_becomes_runnable_wakes_who_watches_the_queue(ports: Ports) -
 async def test_what_only_moves_does_not_wake_the_queue(ports: Ports) -> None:
     task = await open_task(ports.log)
     async with ports.signal.watching(task.id) as witness, ports.signal.watching_queue() as queue:
-        await forget_old_moves(witness, queue)
+        await forget_old_moves(ports, queue)
         task = await happens(ports.log, task, starts(), progresses(), asks(DEPLOY))
-        while await witness.wait(SHORT_S):
-            pass
+        await moves_arrived(ports)
+        assert await witness.wait(0)
         assert not await queue.wait(0)
 
 
 async def test_after_the_exit_nobody_is_woken(ports: Ports) -> None:
     task = await open_task(ports.log)
     async with ports.signal.watching(task.id) as left:
-        await forget_old_moves(left)
+        await forget_old_moves(ports, left)
     async with ports.signal.watching(task.id) as witness:
         await happens(ports.log, task, starts())
         assert await witness.wait(BOUND_S)
@@ -114,13 +124,6 @@ async def test_one_of_two_watchers_may_leave(ports: Ports) -> None:
     async with ports.signal.watching(task.id) as stays:
         async with ports.signal.watching(task.id):
             pass
-        await forget_old_moves(stays)
+        await forget_old_moves(ports, stays)
         await happens(ports.log, task, starts())
         assert await stays.wait(BOUND_S)
-
-
-async def forget_old_moves(*watchers: Wakeup) -> None:
-    """Let what moved before the test's own moves arrive: it may come late."""
-    for watcher in watchers:
-        while await watcher.wait(SHORT_S):
-            pass

@@ -4,11 +4,21 @@ import asyncio
 
 import pytest
 
-from outlast.tests.contracts.stores import Ports, happens, open_task, progresses
-from outlast.tests.contracts.test_signal import BOUND_S, SHORT_S, forget_old_moves
+from outlast.tests.contracts.stores import (
+    Ports,
+    forget_old_moves,
+    happens,
+    open_task,
+    progresses,
+)
+from outlast.tests.contracts.test_signal import BOUND_S, SHORT_S
 from outlast.tests.domain.given import completes, starts
 
-pytestmark = [pytest.mark.anyio, pytest.mark.promise("twins-keep-the-same-contract")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("unlooked"),
+    pytest.mark.promise("twins-keep-the-same-contract"),
+]
 
 # Owners are keys of any length and content, and neither their ends nor their case may count.
 ALICE, MALICE, OTHER = '["local","alice","desk"]', '["local","malice","desk"]', "alice"
@@ -32,7 +42,7 @@ async def test_moves_of_another_owner_do_not_wake(ports: Ports) -> None:
         ports.signal.watching_outbox() as outbox,
         ports.signal.watching_owner(ALICE) as watcher,
     ):
-        await forget_old_moves(similar, shorter, outbox, watcher)
+        await forget_old_moves(ports, similar, shorter, outbox, watcher)
         await happens(ports.log, await open_task(ports.log, owner=ALICE), starts())
         assert await watcher.wait(BOUND_S)
         for unmoved in (similar, shorter, outbox):
@@ -41,7 +51,7 @@ async def test_moves_of_another_owner_do_not_wake(ports: Ports) -> None:
 
 async def test_who_watches_a_task_named_like_an_owner_is_not_taken_for_one(ports: Ports) -> None:
     async with ports.signal.watching(ALICE) as named, ports.signal.watching_owner(ALICE) as watcher:
-        await forget_old_moves(named, watcher)
+        await forget_old_moves(ports, named, watcher)
         await open_task(ports.log, owner=ALICE)
         assert await watcher.wait(BOUND_S)
         assert not await named.wait(SHORT_S)
@@ -49,7 +59,7 @@ async def test_who_watches_a_task_named_like_an_owner_is_not_taken_for_one(ports
 
 async def test_after_the_exit_nobody_is_woken(ports: Ports) -> None:
     async with ports.signal.watching_owner(ALICE) as left:
-        await forget_old_moves(left)
+        await forget_old_moves(ports, left)
     async with ports.signal.watching_owner(ALICE) as witness:
         waiting = asyncio.create_task(left.wait(SHORT_S))
         await open_task(ports.log, owner=ALICE)

@@ -32,7 +32,7 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.posting import now, served
 
 Json = dict[str, Any]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Refusal(Exception):

@@ -9,7 +9,7 @@ from outlast.tests.delivery.internet import Answer, Endpoint, Exchange, Internet
 
 NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
 SHORT = Limits(connect_s=0.5, total_s=0.5, drain_s=0.2, place_s=0.3)
-PATIENCE_S = 10  # what a machine under load may take; each limit under test is far shorter
+PATIENCE_S = 30  # what a machine under load may take; each limit under test is far shorter
 BODY = b'{"eventId":"evt_1"}'
 HEADERS = {"webhook-id": "evt_1", "webhook-signature": "v1,aaaa v1,bbbb"}
 
@@ -37,8 +37,8 @@ def seen(outcome: Outcome) -> tuple[int | None, str | None]:
     return outcome.status, outcome.category
 
 
-async def outcome_of(answer: Answer, head_bytes: int = 0) -> Outcome:
-    async with endpoint(answer) as served, dev_client(SHORT) as client:
+async def outcome_of(answer: Answer, head_bytes: int = 0, limits: Limits | None = None) -> Outcome:
+    async with endpoint(answer) as served, dev_client(limits) as client:
         return await post(client, at(served), head_bytes)
 
 

@@ -13,7 +13,7 @@ import uvicorn
 
 from outlast.delivery.webhook import signing
 
-START_S_MAX = 10.0
+START_S_MAX = 30.0
 
 
 def now() -> datetime:

@@ -14,7 +14,7 @@ from outlast.delivery.webhook.receiver import Received, Receiver
 from outlast.tests.delivery.posting import Sender, now, served
 
 SECRET, NEW_SECRET, STRANGER = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -51,6 +51,9 @@ async def receiving(folder: Path) -> AsyncGenerator[Half]:
     keyring.bind("sub_1", SECRET)
     inbox = await SqliteInbox.open(folder / "inbox.db", now)
     receiver = Receiver(inbox, keyring, now)
-    async with served(receiver) as url, httpx2.AsyncClient(trust_env=False) as client:
+    async with (
+        served(receiver) as url,
+        httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client,
+    ):
         yield Half(receiver, inbox, keyring, Sender(client, url, SECRET))
     await inbox.close()

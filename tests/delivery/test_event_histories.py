@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from outlast.delivery.events import types
 from outlast.domain import errors
@@ -84,7 +84,6 @@ async def begun(world: World) -> None:
             await world.opened(task_id, owner, tool=TOOLS[number % 2])
 
 
-@settings(deadline=None)
 @pytest.mark.promise("events-are-told-once-and-in-order")
 @given(
     history=HISTORIES, subscription=subscriptions(), size=SIZES, rests=st.sets(st.integers(0, 40))
@@ -117,7 +116,6 @@ def test_any_history_is_drained_once_in_order_whatever_the_pages_and_the_pauses(
     asyncio.run(run())
 
 
-@settings(deadline=None)
 @pytest.mark.promise("cursors-tell-nothing-of-others")
 @given(
     before=HISTORIES,
@@ -157,7 +155,6 @@ async def answered(world: World, name: str, cursor: str | None, how: dict[str, A
         return error.data
 
 
-@settings(deadline=None)
 @given(
     history=HISTORIES,
     removed=st.lists(st.sampled_from(TASKS[ALICE]), unique=True, max_size=2),

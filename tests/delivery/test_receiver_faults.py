@@ -120,7 +120,7 @@ async def running(command: list[str], port: int) -> AsyncGenerator[anyio.abc.Pro
         return True
 
     try:
-        await until(listens, 3 * PATIENCE_S)
+        await until(listens, PATIENCE_S)
         yield process
     finally:
         if process.returncode is None:
@@ -134,7 +134,7 @@ async def test_a_killed_process_hands_on_once_what_is_sent_again(tmp_path: Path,
     port, handed_on = free_port(), tmp_path / "handed-on"
     known = ("sub_1", signing.spell_secret(SECRET))
     command = [sys.executable, str(PROCESS), str(port), str(tmp_path / "inbox.db"), str(handed_on)]
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as client:
         post = Sender(client, f"http://127.0.0.1:{port}/", SECRET)
         async with running([*command, *known, step], port) as process:
             with pytest.raises(httpx2.TransportError):

@@ -19,6 +19,7 @@ from outlast.domain.push import Attempt, WebhookSubscription
 from outlast.tests.delivery.webhook_world import (
     ALICE,
     BOB,
+    PATIENCE_S,
     SECRET,
     Hook,
     Posted,
@@ -93,7 +94,7 @@ async def test_an_endpoint_that_never_answers_delays_no_other(
     endpoint.may_answer = asyncio.Event()
     for url in (endpoint.url, other.url):
         await here.subscribe(url, name=draft.TASK_FINISHED)
-    async with here.sending(slots=16):
+    async with here.sending(slots=16, limits=Limits(total_s=PATIENCE_S)):
         await finished(publisher, 20)
         posts = await other.got(20)
         # All of them held, and none answered: as many as one host may have at once.

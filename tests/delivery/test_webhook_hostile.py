@@ -55,7 +55,7 @@ async def test_a_reply_that_drips_its_body_has_acknowledged_and_is_not_waited_fo
 async def test_a_dripped_body_that_is_waited_for_is_a_timeout():
     gone = anyio.Event()
     async with endpoint(dripping(DRIPPED, b"a", gone)) as served:
-        async with dev_client(SHORT) as client:
+        async with dev_client(Limits(total_s=2.0)) as client:  # time for some drops
             outcome = await post(client, at(served), head_bytes=4_096)
         gone.set()
     assert seen(outcome) == (200, "timeout")
@@ -123,7 +123,7 @@ async def test_an_endpoint_that_reads_nothing_is_a_timeout():
 
 
 async def test_a_silent_endpoint_is_a_timeout():
-    assert seen(await outcome_of(silent)) == (None, "timeout")
+    assert seen(await outcome_of(silent, limits=SHORT)) == (None, "timeout")
 
 
 # Endpoints that are none

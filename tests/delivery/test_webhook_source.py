@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from outlast.delivery.frames import TaskState
-from outlast.delivery.webhook import source as module, subscriber
+from outlast.delivery.webhook import receiver, source as module, subscriber
 from outlast.domain import errors
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.events_server import PATIENCE_S, Client, Refusal, webhook_client
@@ -235,7 +235,10 @@ async def test_a_task_that_ended_before_it_could_be_subscribed_to_is_read(client
 # The subscription
 
 
-async def test_what_overtakes_the_answer_is_taken_at_once(client: Client):
+async def test_what_overtakes_the_answer_is_taken_at_once(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(receiver, "HOLD_S", PATIENCE_S)
     server, statuses = client.server, list[int]()
     event = server.advance("t1")
 

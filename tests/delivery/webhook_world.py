@@ -45,7 +45,7 @@ from outlast.tests.support.publishing import Publisher, publishing
 
 ALICE, BOB = Owner("tests", "alice", "default").key, Owner("tests", "bob", "default").key
 KEY = "a key for tests that is long enough"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 SECRET = signing.spell_secret(bytes(range(32)))
 
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 READY_S_MAX = 60.0
 STOP_S_MAX = 30.0
 WATCH_S_MAX = 60.0
-FRAME_S_MAX = 10.0
+FRAME_S_MAX = 60.0
 GETS_AFTER = 40
 BODY_BYTES_MAX = 4 * 1024 * 1024
 Source = Callable[[Remote, str], StatusSource]
@@ -132,6 +132,8 @@ async def site(
         async with http_client() as http:
             for port in servers:
                 await Site("", servers, http, Path()).until_ready(port)
+            for worker in workers:
+                await worker.until_said("outlast worker: waiting", READY_S_MAX)
             async with proxied(nginx, prefix, list(servers)) as url:
                 yield Site(url, servers, http, prefix / "nginx.log")
         for node in nodes:

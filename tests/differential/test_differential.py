@@ -51,7 +51,6 @@ ANSWERS = {
 }
 generated = settings(
     max_examples=RUNS,
-    deadline=None,
     database=None,
     derandomize=not SEED,
     phases=[Phase.generate],  # what differs is told with its request, which is small enough

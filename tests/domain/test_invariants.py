@@ -260,7 +260,6 @@ class AnyWishInAnyOrder(RuleBasedStateMachine):
 LIMITS = settings(
     max_examples=150,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

@@ -1,6 +1,5 @@
 """The example upstream, driven over stdio by the official client, with no Outlast between."""
 
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -11,15 +10,17 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client, MCPError
+from mcp.client import stdio
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, ElicitResult, InputRequiredResult, InputResponses
 
 from outlast.examples import ci_server
 from outlast.service.cli.demo import make_demo_repository
+from outlast.tests.support.upstreams import is_alive
 
 pytestmark = pytest.mark.anyio
 
-BOUND_S = 30
+BOUND_S = 120
 LOOK_AGAIN_S = 0.02
 KEY = "k" * 32
 PIPELINE = "run_ci_pipeline"
@@ -78,6 +79,12 @@ class Desk:
     @property
     def leftovers(self) -> list[str]:
         return [path.name for path in self.checkouts.iterdir()]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is left gets the time to clean up, however busy the machine is."""
+    monkeypatch.setattr(stdio, "PROCESS_TERMINATION_TIMEOUT", float(BOUND_S))
 
 
 @pytest.fixture
@@ -164,11 +171,15 @@ async def test_a_failing_stage_ends_the_pipeline_with_its_exit_code_and_the_end_
 
 
 async def test_a_stage_whose_time_is_up_is_ended_with_all_its_children(desk: Desk):
-    stage = desk.stage("slow", f"{sleeper(desk)} & wait", seconds_max=0.3)
+    command = f"{sleeper(desk)} & wait"
     async with desk.client() as client:
-        result = await client.call_tool(PIPELINE, desk.call(stage))
-    assert statuses(result) == {"slow": "timed_out"}
-    assert "its time was up" in text_of(result)
+        for seconds in (0.3, 3.0, 30.0):  # until the child had the time to begin
+            stage = desk.stage("slow", command, seconds_max=seconds)
+            result = await client.call_tool(PIPELINE, desk.call(stage))
+            assert statuses(result) == {"slow": "timed_out"}
+            assert "its time was up" in text_of(result)
+            if Path(f"{desk.ran}.pid").exists():
+                break
     await gone(await pid_of(desk))
 
 
@@ -196,7 +207,7 @@ async def test_a_client_that_leaves_takes_its_stages_with_it(desk: Desk):
             tasks.start_soon(ignore_the_end, client, desk.call(desk.stage("a", sleeper(desk))))
             await pid_of(desk)
         await gone(await pid_of(desk))
-    assert desk.leftovers == []
+    await until(lambda: not desk.leftovers)
 
 
 async def test_another_process_with_the_same_key_takes_up_the_second_leg(desk: Desk):
@@ -315,9 +326,9 @@ async def test_waiting_tells_how_much_is_over(desk: Desk):
         seen.append(progress)
 
     async with desk.client() as client:
-        result = await client.call_tool("wait", {"seconds": 1.1}, progress_callback=note)
+        result = await client.call_tool("wait", {"seconds": 4.1}, progress_callback=note)
         refused = await client.call_tool("wait", {"seconds": ci_server.WAIT_S_MAX + 1})
-    assert text_of(result) == "Waited 1.1 s"
+    assert text_of(result) == "Waited 4.1 s"
     assert len(seen) >= 2
     assert seen == sorted(set(seen))
     assert refused.is_error
@@ -377,14 +388,6 @@ async def pid_of(desk: Desk) -> int:
 
 async def gone(pid: int) -> None:
     await until(lambda: not is_alive(pid))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def until(condition: Callable[[], bool]) -> None:

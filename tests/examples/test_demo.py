@@ -66,7 +66,7 @@ async def served(script: Script) -> AsyncGenerator[str]:
 async def play(script: Script, approve: bool | None = True) -> tuple[int, str]:
     out = io.StringIO()
     console = Console(file=out, width=100)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with served(script) as url:
             code = await run_demo(
                 url, approve=approve, repository=Path("/project"), console=console, ways=()

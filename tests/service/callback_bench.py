@@ -35,13 +35,18 @@ SCHEMA = {"type": "object", "properties": {"size": {"type": "integer"}}, "requir
 
 
 class Clock:
-    """The service's clock, which a test sets forward."""
+    """The service's clock, which a test sets forward, and may stop."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
+        self.stopped_at: datetime | None = None
 
     def __call__(self) -> datetime:
-        return datetime.now(UTC) + self.ahead
+        return (self.stopped_at or datetime.now(UTC)) + self.ahead
+
+    def stop(self) -> None:
+        """From now on nobody sets it forward but the test."""
+        self.stopped_at = datetime.now(UTC)
 
 
 class Scripted(RunningCall):

@@ -58,8 +58,8 @@ async def sign(document: str, name: Annotated[Name, Resolve(who)]) -> str:
 async def hold(marker: str, ctx: Context) -> str:
     """Never end by itself."""
     Path(marker).write_text("started")
-    await ctx.report_progress(1, None, "holding")
-    try:
+    try:  # from the mark on: who has read it may stop this at once
+        await ctx.report_progress(1, None, "holding")
         await anyio.sleep_forever()
     finally:
         Path(marker).write_text("stopped")

@@ -18,6 +18,7 @@ TOOLS = """
 [defaults]
 poll_interval = "50ms"
 timeout = "10m"
+grace = "20s"
 [tools.hold]
 run = "task"
 [tools.plainly]

@@ -31,8 +31,8 @@ TOOLS = {
 }
 # The same tool in other words of the policy, each under an upstream of its own.
 VARIANTS = {
-    "plain": bridge(result_tool=None, cancel_tool=None),
-    "stubborn": bridge(cancel_wait='"500ms"'),
+    "plain": bridge(result_tool=None, cancel_tool=None, lost_after='"10m"'),
+    "stubborn": bridge(cancel_wait='"3s"'),
     "wrong": bridge(status_tool='"no_such_tool"'),
 }
 
@@ -53,7 +53,7 @@ def _config() -> str:
     for name, how in VARIANTS.items():
         lines += [f"[upstreams.{name}]", upstream, f"[tools.{name}_submit_job]"]
         lines += [f"[tools.{name}_submit_job.bridge]", how]
-    lines += ["[tools.brief_submit_job]", 'timeout = "700ms"', "[upstreams.brief]", upstream]
+    lines += ["[tools.brief_submit_job]", 'timeout = "5s"', "[upstreams.brief]", upstream]
     lines += ["[tools.brief_submit_job.bridge]", bridge()]
     return "\n".join(lines) + "\n"
 
@@ -201,7 +201,7 @@ async def test_a_job_that_its_upstream_forgot_is_lost_after_a_while(
 
 
 async def test_a_job_that_is_found_again_goes_on(client: RawClient, batch: Batch):
-    task_id = await client.opened("batch_submit_job", batch.arguments("n"))
+    task_id = await client.opened("plain_submit_job", batch.arguments("n"))
     await batch.until_called("status job-n")
     batch.forget("n")
     await until_told(client, task_id, "there is no job job-n")

@@ -172,7 +172,8 @@ async def test_what_the_upstreams_task_asks_is_answered_through_ours_under_our_o
 @pytest.mark.promise("upstream-tasks-are-cancelled")
 async def test_a_cancelled_task_stops_the_upstreams(client: RawClient, tasking: Tasking):
     task_id = await client.opened("hold", {"name": "stopped"})
-    await tasking.until_noted("begun stopped")
+    # Not only begun: it notes that it was stopped from its first words on.
+    await until_told(client, task_id, "^holding$")
     cancels = tasking.count("tasks/cancel ")
     await client.request("tasks/cancel", {"taskId": task_id})
     task = await ended(client, task_id)

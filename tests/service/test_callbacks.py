@@ -49,7 +49,7 @@ async def shared(module_database_url: str) -> AsyncIterator[Bench]:
 def bench(shared: Bench) -> Bench:
     """The one of this module, as good as new."""
     shared.upstream.__init__()
-    shared.clock.ahead = timedelta()
+    shared.clock.__init__()
     return shared
 
 
@@ -172,6 +172,7 @@ async def test_a_callback_after_the_end_is_told_that_it_is_too_late(bench: Bench
 
 
 async def test_progress_is_recorded_once_a_second(bench: Bench):
+    bench.clock.stop()
     task, job = await bench.delegated()
     assert (await job.progresses(1)).status_code == 204
     soon = await job.progresses(2, "evt_2")

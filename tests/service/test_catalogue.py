@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from outlast.tests.service.conftest import DESK, EVERYDAY
+from outlast.tests.service.passing_world import Reading
 from outlast.tests.support.mcp import UNDECLARED, RawClient, envelope, headers_of, http_client
 from outlast.tests.support.serving import command_of, serving
 
@@ -34,6 +35,9 @@ async def two_upstreams(
 ) -> AsyncIterator[str]:
     folder = tmp_path_factory.mktemp("two")
     async with serving(folder, CONFIG, module_database_url) as server:
+        async with http_client() as http:
+            # A list waits for an upstream that is slow to start, but not for ever.
+            await Reading(RawClient(server.url, http)).until_whole("tools/list")
         yield server.url
 
 

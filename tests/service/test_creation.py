@@ -30,6 +30,7 @@ pytestmark = pytest.mark.anyio
 MISSING, INVALID_PARAMS = -32021, -32602
 LONGER_THAN_GRACE_S = GRACE_S + 0.5
 AT_ONCE = 20
+STARTED_S_MAX = 30.0
 ANSWER = {"__main__:who": {"action": "accept", "content": {"name": "Ada"}}}
 
 
@@ -266,7 +267,7 @@ async def test_a_created_task_tells_its_own_fields_and_no_outcome(client: RawCli
 async def test_every_result_tells_its_type_and_who_answers(client: RawClient, notes: Path):
     created = await client.call("hold_task", {"marker": str(notes)})
     task = {"taskId": created.result["taskId"]}
-    await until_file_says(notes, "started")
+    await until_file_says(notes, "started", STARTED_S_MAX)
     replies = {
         "task": [created],
         "input_required": [await client.call("sign_direct_during", {"document": "d"})],

@@ -319,7 +319,7 @@ async def test_streams_take_seats_and_give_them_back(server: Serving, alice: Raw
         async with streaming(server, "task.updated", token=BOB) as stream:
             return stream.header("content-type") == "text/event-stream"
 
-    await until(has_a_seat, 10)
+    await until(has_a_seat, 20)
 
 
 # --- the WebSocket

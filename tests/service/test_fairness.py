@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("limits-have-names")]
 BOUND_S = 20.0
 SLOTS = 2
 TASKS = 24  # that one owner may have
-EARLY = 10  # a place in the order of starts that nobody has who waits for a whole flood
+FLOOD_S = 2.0  # of each of a flood: opening them all must not take until most of them have run
+EARLY = 3 * SLOTS  # so many of others may begin before one that does not wait for a whole flood
 CALLS = 60
 POLLS = 200
 OWNERS = ("flood", "other", "caller", "poller", "auto", "signer", "keyed", "holder", "socket")
@@ -142,7 +143,7 @@ async def test_a_task_does_not_wait_behind_a_flood_whose_owner_is_told_its_quota
     by: Speaker, tmp_path: Path
 ):
     notes, before = tmp_path / "notes", tasks_stored(by.server.database_url)
-    refused = await fill(by["flood"], notes, seconds=1.0)
+    refused = await fill(by["flood"], notes, seconds=FLOOD_S)
     assert refused.status == 200
     assert refused.error == {
         "code": -32603,
@@ -150,13 +151,14 @@ async def test_a_task_does_not_wait_behind_a_flood_whose_owner_is_told_its_quota
         "data": {"reason": "quota_exceeded", "limit": "tasks_per_owner", "most": TASKS},
     }
     task_id = await by["other"].opened("note_task", {"path": str(notes), "text": "other"})
+    begun = len(lines(notes))
 
     async def has_run() -> bool:
         return "'other'" in lines(notes)
 
     await until(has_run, BOUND_S)
     # By the order of what was begun, not by the clock: most of the flood still waits.
-    assert lines(notes).index("'other'") <= EARLY < TASKS - EARLY
+    assert lines(notes).index("'other'") <= begun + EARLY < TASKS
     assert (await by["other"].until_status(task_id))["status"] == "completed"
     assert f"'flood {TASKS}'" not in lines(notes)
     assert tasks_stored(by.server.database_url) == before + TASKS + 1
@@ -171,12 +173,12 @@ async def test_who_may_run_one_at_once_leaves_a_slot_for_the_others(
         await strictly["holder"].opened("hold_task", {"marker": str(tmp_path / f"{number}")})
         for number in range(SLOTS + 1)
     ]
-    await until_file_says(tmp_path / "0", "started")
+    await until_file_says(tmp_path / "0", "started", BOUND_S)
     task_id = await strictly["other"].opened("note_task", {"path": str(tmp_path / "notes")})
     assert (await strictly["other"].until_status(task_id))["status"] == "completed"
     assert not (tmp_path / "1").exists()
     await strictly["holder"].request("tasks/cancel", {"taskId": ids[0]})
-    await until_file_says(tmp_path / "1", "started")
+    await until_file_says(tmp_path / "1", "started", BOUND_S)
     for task_id in ids[1:]:
         await strictly["holder"].request("tasks/cancel", {"taskId": task_id})
 
@@ -258,7 +260,12 @@ async def test_who_calls_too_often_is_told_when_to_come_back_and_others_are_serv
     caller = strictly["caller"]
     told(await until_refused(caller, "tools/list", CALLS), "calls_per_minute", CALLS)
     assert (await strictly["keyed"].request("tools/list")).status == 200
-    refused = await caller.post(b"x" * 100_000, headers_of(envelope("tools/list")))
+    headers = headers_of(envelope("tools/list"))
+    refused = await caller.post(b"x" * 100_000, headers)
+    for _ in range(CALLS):
+        if refused.status == 429:
+            break
+        refused = await caller.post(b"x" * 100_000, headers)  # the bucket has filled meanwhile
     assert (refused.status, "id" in refused.body) == (429, False)
 
 

@@ -271,6 +271,27 @@ async def test_an_answer_is_passed_on_at_once_although_the_next_look_is_far(benc
     assert bridge.answers == [{DEPLOY.name: YES}]
 
 
+@pytest.mark.parametrize("lasts_s", [None, 30], ids=["its patience", "its time"])
+async def test_a_job_is_told_to_stop_before_it_is_given_up_whatever_a_look_took(
+    bench: Bench, lasts_s: float | None
+):
+    task = await followed(bench, lasts_s)
+    bridge = Fake(own_pace=Pace(cancel_ms=500))
+    bridge.gate.clear()
+    following = Following(bench.commands, [bridge])
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(following.look(task))
+        await until_so(lambda: bridge.looks == 1)
+        await cancel(bench, task)
+        bench.clock.ahead = timedelta(seconds=31)
+        bridge.gate.set()
+        await looking
+    if not (await bench.load(task)).status.is_terminal:
+        assert await following.look(await bench.load(task)) is None
+    assert (await bench.load(task)).status is TaskStatus.CANCELLED
+    assert bridge.cancels == 1
+
+
 async def test_a_cancel_that_reaches_nobody_is_told_again_until_its_time_is_up(bench: Bench):
     bridge = Fake(own_pace=Pace(50, 50, cancel_ms=HOUR_MS), reached=False)
     async with worker(bench, bridge):

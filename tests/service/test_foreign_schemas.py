@@ -63,7 +63,7 @@ SCHEMAS = st.recursive(
 
 
 @given(SCHEMAS, VALUES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_what_fits_is_what_the_reference_implementation_says(schema: Any, value: Any):
     reference: Any = Draft202012Validator(schema, registry=Registry())
     assert schemas.fits(schemas.compiled(schema), value) == reference.is_valid(value)

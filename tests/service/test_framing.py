@@ -30,6 +30,7 @@ pytestmark = pytest.mark.anyio
 
 SECRETS = ("hunter2", "s3cret-token")
 CONNECTIONS = 20
+STARTED_S_MAX = 30.0
 
 
 def by_name(cases: list[hostile.Case]) -> Any:
@@ -225,8 +226,8 @@ async def test_cancelling_the_call_that_made_a_task_leaves_the_task_alone(
         async def has_told() -> bool:
             return (await caller.task(task_id)).get("statusMessage") == "holding"
 
-        await until_file_says(marker, "started")
-        await until(has_told, 15)  # the last that it says of itself
+        await until_file_says(marker, "started", STARTED_S_MAX)
+        await until(has_told, STARTED_S_MAX)  # the last that it says of itself
         before = await caller.task(task_id)
         await notify(caller, "notifications/cancelled", body["id"])
     assert await client.task(task_id) == before
@@ -357,7 +358,6 @@ async def parked(client: RawClient) -> str:
 @pytest.mark.promise("bad-input-kills-nothing")
 @settings(
     max_examples=200,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(body=mutations())

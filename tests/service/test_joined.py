@@ -45,7 +45,7 @@ async def served() -> AsyncGenerator[socket.socket]:
     )
     serving = asyncio.create_task(server.serve([prepared(listener)]))
     try:
-        await started(server)
+        await started(server, serving)
         with socket.socket() as client:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_connect(client, (host, port))

@@ -26,6 +26,7 @@ from outlast.tests.support.serving import OUTLAST, Serving, serving
 pytestmark = pytest.mark.anyio
 
 INVALID_PARAMS = -32602
+BOUND_S = 60.0
 METHODS = ("tasks/get", "tasks/update", "tasks/cancel")
 UNKNOWN = "x" * 43
 ANSWER = {"action": "accept", "content": {"name": "Mallory"}}
@@ -122,7 +123,7 @@ async def test_an_expired_task_is_told_of_in_the_same_bytes_as_one_that_never_wa
     async def is_gone() -> bool:
         return rows_of(guarded.database_url, task_id) == 0
 
-    await until(is_gone, 10.0)
+    await until(is_gone, BOUND_S)
     assert await told_of(alice, method, task_id) == await told_of(alice, method, UNKNOWN)
 
 
@@ -151,13 +152,13 @@ def rows_of(database_url: str, task_id: str) -> int:
 async def test_a_stranger_cannot_stop_anothers_tool(alice: RawClient, tmp_path: Path):
     marker = tmp_path / "marker"
     task_id = await alice.opened("hold_task", {"marker": str(marker)})
-    await until_file_says(marker, "started")
+    await until_file_says(marker, "started", BOUND_S)
     for token in (BOB, ALICE_ELSEWHERE):
         cancel = await holder(alice, token).request("tasks/cancel", {"taskId": task_id})
         assert cancel.error["code"] == INVALID_PARAMS
     assert (marker.read_text(), (await alice.task(task_id))["status"]) == ("started", "working")
     await alice.request("tasks/cancel", {"taskId": task_id})
-    await until_file_says(marker, "stopped")
+    await until_file_says(marker, "stopped", BOUND_S)
 
 
 @pytest.mark.promise("creation-is-idempotent")
@@ -249,7 +250,7 @@ async def test_a_server_that_all_can_reach_does_not_start_without_tokens(tmp_pat
         "--port",
         "0",
     ]
-    with anyio.fail_after(20):
+    with anyio.fail_after(BOUND_S):
         ran = await anyio.run_process(
             [*command, "--database-url", "host=/nonexistent"],
             cwd=tmp_path,

@@ -238,7 +238,7 @@ class TestNews:
         for number, headers in enumerate(({}, {"accept": "application/json"})):
             folder = tmp_path / str(number)
             folder.mkdir()
-            with anyio.move_on_after(20) as left:
+            with anyio.move_on_after(60) as left:
                 async with http_client() as http, anyio.create_task_group() as tasks:
                     client = RawClient(server.url, http, ALICE, FORM)
                     body = _body("resources/read", {"uri": folder_uri(folder)})
@@ -254,6 +254,8 @@ class TestNews:
         # A head comes after some seconds without an answer: by then it is a stream.
         async with asking(server.url, {"uri": uri}, headers={"mcp-name": uri}, **how) as stream:
             assert stream.header("content-type") == "text/event-stream"
+            # An upstream that is slow to start has not begun by then, and would have no end to say.
+            await until_it_exists(tmp_path / "started")
         await until_it_exists(tmp_path / "stopped")
 
 

@@ -16,6 +16,7 @@ from outlast.domain import errors
 from outlast.domain.passing import Forward, Kind, Listing, Offers
 from outlast.domain.ports import RunningCall
 from outlast.service.catalogue import PAGE_SIZE, Lists
+from outlast.tests.acceptance.waiting import until
 from outlast.tests.service.passing_world import (
     ANNOUNCING,
     BACK_S_MAX,
@@ -41,6 +42,7 @@ pytestmark = pytest.mark.anyio
 
 NOT_FOUND, INVALID_PARAMS, INTERNAL = -32601, -32602, -32603
 DISCOVER_S_MAX = 20.0  # far more than it takes, far less than an upstream may hang
+STARTED_S_MAX = 60.0
 KINDS = ("tools", "resources", "prompts")
 UPDATED = "notifications/resources/updated"
 TOPICS = {
@@ -71,6 +73,8 @@ async def several(
     }
     folder = tmp_path_factory.mktemp("several")
     async with serving(folder, config_of(upstreams), module_database_url) as started:
+        async with http_client() as http:
+            await _unavailable(RawClient(started.url, http, None, NOTHING), None)
         yield started
 
 
@@ -130,8 +134,7 @@ class TestAnnouncements:
                 await reading.client.call(f"{upstream}_touch", {"uri": "note://x"})
                 await _until(stream.message, UPDATED, f"{upstream}+note://x")
                 await reading.client.call(f"{upstream}_add_prompt")
-                await _until(stream.message, "notifications/prompts/list_changed")
-                assert f"{upstream}_added" in await reading.names("prompts/list")
+                await _told_of(stream.message, reading, "prompts", f"{upstream}_added")
 
     @pytest.mark.promise("announcements-pass-through")
     async def test_changes_are_told_on_a_socket(self, several: Serving, reading: Reading):
@@ -146,8 +149,7 @@ class TestAnnouncements:
             await reading.client.call("loud_touch", {"uri": "note://x"})
             await _until(message, UPDATED, "loud+note://x")
             await reading.client.call("old_add_resource")
-            await _until(message, "notifications/resources/list_changed")
-            assert "old+note://added" in await reading.names("resources/list")
+            await _told_of(message, reading, "resources", "old+note://added")
 
 
 class TestDown:
@@ -194,9 +196,7 @@ class TestDown:
                 http_client() as http,
             ):
                 client = RawClient(server.url, http, None, FORM)
-                with anyio.fail_after(DISCOVER_S_MAX):
-                    said = (await client.request("server/discover")).result
-                assert said["_meta"][UNAVAILABLE] == ["deaf", "dead"]
+                said = await _unavailable(client, ["deaf", "dead"])
                 assert said["ttlMs"] == 0
                 assert said["capabilities"]["prompts"] == {"listChanged": True}
                 assert said["instructions"].startswith("## good\n\nGreet.\n\n")
@@ -230,7 +230,7 @@ class TestLess:
                 http_client() as http,
             ):
                 client = RawClient(server.url, http, None, FORM)
-                offered = (await client.request("server/discover")).result["capabilities"]
+                offered = (await _unavailable(client, None))["capabilities"]
                 assert {"resources", "prompts", "completions"}.isdisjoint(offered)
                 for method, params in (
                     ("resources/list", {}),
@@ -352,7 +352,11 @@ class TestPages:
 async def _missing_far(reading: Reading, whole: Mapping[str, Sequence[str]]) -> None:
     """The upstream `far` is down: all lists are without it and say so, and so do calls."""
     for method, names in whole.items():
-        assert await reading.missing(method) == ["far"]
+
+        async def is_missing(method: str = method) -> bool:
+            return await reading.missing(method) == ["far"]
+
+        await until(is_missing, BACK_S_MAX)  # once it has been noticed
         near = [name for name in names if not name.startswith("far")]
         assert await reading.names(method) == near != []
     for method, params in MISSING_CALLS:
@@ -361,6 +365,26 @@ async def _missing_far(reading: Reading, whole: Mapping[str, Sequence[str]]) -> 
     said = (await reading.client.request("server/discover")).result
     assert said["_meta"][UNAVAILABLE] == ["far"]
     assert (await reading.client.call("near_nothing")).refusal == (400, INVALID_PARAMS)
+
+
+async def _unavailable(client: RawClient, names: Sequence[str] | None) -> dict[str, Any]:
+    """What discovery says, always in time, once these alone are missing and all others started."""
+    said: list[dict[str, Any]] = []
+
+    async def is_so() -> bool:
+        with anyio.fail_after(DISCOVER_S_MAX):
+            said.append((await client.request("server/discover")).result)
+        return said[-1]["_meta"].get(UNAVAILABLE) == names
+
+    await until(is_so, STARTED_S_MAX)
+    return said[-1]
+
+
+async def _told_of(message: Any, reading: Reading, kind: str, name: str) -> None:
+    """Read until a change is told after which the list has it; a new connection tells one too."""
+    await _until(message, f"notifications/{kind}/list_changed")
+    while name not in await reading.names(f"{kind}/list"):
+        await _until(message, f"notifications/{kind}/list_changed")
 
 
 async def _until(message: Any, method: str, uri: str | None = None) -> None:

@@ -90,6 +90,7 @@ async def test_what_was_stored_and_not_printed_is_printed_after_a_kill(
     try:
         async with receiving(server, tmp_path, port, stdout=write) as ours:
             await server.until_subscribed()
+            await _record(tmp_path)  # what the next process goes on with
             for number in (1, 2):
                 assert await server.deliver(finished(number)) == 204
             assert await ours.stopped(signal.SIGKILL) == -signal.SIGKILL
@@ -164,6 +165,7 @@ async def test_the_end_of_the_subscription_is_printed_and_ends_the_process(
     port = free_port()
     async with receiving(server, tmp_path, port) as ours:
         await server.until_subscribed()
+        await _record(tmp_path)  # the next process is asked under the secret in it
         assert await server.deliver(end) == 204
         assert (await ours.line())["delivery"] == end
         assert await ours.ended() == status

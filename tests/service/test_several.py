@@ -19,7 +19,8 @@ from outlast.delivery.remote import Remote
 from outlast.delivery.source import StatusSource
 from outlast.delivery.websocket import WebSocketSource
 from outlast.domain.clienting import TaskState
-from outlast.tests.delivery.webhook_world import SECRET, hook
+from outlast.tests.acceptance.waiting import until
+from outlast.tests.delivery.webhook_world import SECRET, Hook, hook
 from outlast.tests.service.conftest import desk_config, tasks_stored
 from outlast.tests.support.doors import door, processes_of
 from outlast.tests.support.mcp import IDEMPOTENCY_KEY, RawClient, http_client
@@ -28,10 +29,10 @@ from outlast.tests.support.streams import asking
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("processes-are-one-service")]
 
-BOUND_S = 20.0
+BOUND_S = 60.0
 ANSWER = {"action": "accept", "content": {"name": "Ada"}}
 TASKS_MAX, CALLS_MAX, POLLS_MAX = 30, 120, 80
-LATE = 12  # calls let through beyond a rate before the others have heard of it
+LATE = 30  # calls let through beyond a rate before the others have heard, by way of the parent
 CONFIG = f"{desk_config()}\n[quotas]\ntasks_per_owner = 400\n[events]\ndevelopment = true\n"
 
 WAYS: dict[str, Callable[[Remote, str], StatusSource]] = {
@@ -156,8 +157,11 @@ async def test_a_subscription_made_at_one_process_hears_of_calls_at_both(
         assert "id" in (await pair.client(0).request("events/subscribe", asked)).result
         note = {"path": str(tmp_path / "note")}
         tasks = {await client.opened("note_task", note) for client in pair.both}
-        posts = await endpoint.got(2)
-        assert {post.content["data"]["taskId"] for post in posts} == tasks
+
+        def all_came(hook: Hook) -> bool:  # and others: what an earlier test began may end only now
+            return tasks <= {post.content["data"]["taskId"] for post in hook.events}
+
+        await endpoint.until(all_came)
 
 
 # --- figures and limits
@@ -174,18 +178,21 @@ async def test_a_scrape_of_any_process_shows_all_of_them(pair: Pair):
         reply = await pair.http.get(f"http://127.0.0.1:{pair.doors[place]}/metrics")
         return figures(reply.text, "outlast_watches_open")
 
+    async def are_shown(*counts: int) -> bool:
+        """By both: who is slow to tell its own is left out, and a watch that is left ends later."""
+        told = await open_watches(0)
+        is_so = sorted(told) == ["1", "2"] and sorted(told.values()) == list(counts)
+        return is_so and await open_watches(1) == told
+
     first, second = pair.both
-    assert await open_watches(0) == await open_watches(1) == {"1": 0, "2": 0}
+    await until(lambda: are_shown(0, 0), BOUND_S)
     task_id = await first.opened("sign_task_during", {"document": "d"})
     async with AsyncExitStack() as streams:
         for client in (first, second, second):
             asked = {"notifications": {"taskIds": [task_id]}}
             stream = await streams.enter_async_context(asking(client.url, asked))
             await stream.message()
-        told = await open_watches(0)
-        assert sorted(told) == ["1", "2"]
-        assert sorted(told.values()) == [1, 2]
-        assert await open_watches(1) == told
+        await until(lambda: are_shown(1, 2), BOUND_S)
 
 
 def limits(**quotas: int) -> str:
@@ -213,10 +220,16 @@ async def test_polls_at_one_process_count_at_the_other(database_url: str, tmp_pa
         # Within the limit, nobody is refused for having come by one connection.
         alone = [await first.request("tasks/get", {"taskId": task_id}) for _ in range(POLLS_MAX)]
         assert all("result" in reply.body for reply in alone)
-        passed = 0
-        while "result" in (await second.request("tasks/get", {"taskId": task_id})).body:
-            passed += 1
-    assert passed < POLLS_MAX / 2
+        began, passed = anyio.current_time(), list[bool]()
+
+        async def is_refused() -> bool:
+            reply = await second.request("tasks/get", {"taskId": task_id})
+            passed.append("result" in reply.body)
+            return not passed[-1]
+
+        await until(is_refused, BOUND_S)  # it may hear of the others a moment later
+        refilled = (anyio.current_time() - began) * POLLS_MAX / 60
+    assert sum(passed) < POLLS_MAX / 2 + refilled
 
 
 async def test_calls_at_both_together_are_no_more_than_the_rate(database_url: str, tmp_path: Path):

@@ -165,7 +165,7 @@ class RawClient:
         return (await self.request("tasks/get", {"taskId": task_id})).result
 
     async def until_status(
-        self, task_id: str, *statuses: str, seconds: float = 15.0
+        self, task_id: str, *statuses: str, seconds: float = 60.0
     ) -> dict[str, Any]:
         """Poll until the task has one of these statuses, or has ended, and return it."""
         seen: dict[str, Any] = {}

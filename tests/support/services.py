@@ -10,8 +10,8 @@ from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.doors import processes_of
 from outlast.tests.support.ports import free_port
 
-READY_S_MAX = 60.0
-GONE_S_MAX = 15.0
+READY_S_MAX = 120.0
+GONE_S_MAX = 60.0
 SERVED = "outlast: serving"
 
 

@@ -17,8 +17,8 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.ports import free_port
 
 OUTLAST = Path(sys.executable).with_name("outlast")
-READY_S_MAX = 60.0
-STOP_S_MAX = 15.0
+READY_S_MAX = 120.0
+STOP_S_MAX = 30.0
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ AFTER = "dev.outlast/after"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 CHANGED = "notifications/tasks"
 
-READ_S_MAX = 10.0
+READ_S_MAX = 30.0
 
 
 class Broken(Exception):

@@ -20,7 +20,7 @@ from outlast.domain.ports import (
 )
 
 SERVERS = Path(__file__).parent.parent / "upstreams"
-WAIT_S = 20.0
+WAIT_S = 60.0
 YES = {"action": "accept", "content": {"agreed": True}}
 NO = {"action": "accept", "content": {"agreed": False}}
 FORM = {"elicitation": {"form": {}}}

@@ -14,7 +14,7 @@ UPSTREAM = Path(__file__).with_name("upstream.py")
 def config_text(more: str = "") -> str:
     """The telling upstream, all of whose tools become tasks."""
     lines = ["[defaults]", 'run = "task"', 'poll_interval = "50ms"', 'ttl = "10m"']
-    lines += ["[tools.where]", 'run = "auto"', 'grace = "20s"']
+    lines += ["[tools.where]", 'run = "auto"', 'grace = "60s"']
     lines += ["[upstreams.telling]", f"command = {command_of(UPSTREAM)}", more]
     return "\n".join(lines) + "\n"
 

@@ -26,7 +26,7 @@ DASHBOARD = ROOT / "ops" / "dashboards" / "outlast.json"
 PAGE = (ROOT / "docs" / "telemetry.md").read_text()
 METRIC = re.compile(r"\boutlast_[a-z_]+")
 DURATION = re.compile(r"[0-9]+[smh]")
-BOUND_S = 30.0
+BOUND_S = 60.0
 
 
 def rules() -> list[dict[str, Any]]:
@@ -71,7 +71,8 @@ async def page(
     async with serving(folder, config, module_database_url) as server, http_client() as http:
         client = RawClient(server.url, http)
         await client.call("where")
-        await client.until_status(await client.opened("red"), "completed", "failed")
+        task_id = await client.opened("red")
+        await client.until_status(task_id, "completed", "failed", seconds=BOUND_S)
         for number in range(3):
             await client.call(f"no-such-tool-{number}")
 

@@ -19,7 +19,7 @@ from outlast.tests.telemetry.conftest import config_text
 
 pytestmark = pytest.mark.anyio
 
-BOUND_S = 30.0
+BOUND_S = 90.0
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "vendor=here"}
 SERVER, CLIENT, PRODUCER, CONSUMER = 2, 3, 4, 5  # the kinds, by their numbers on the wire
@@ -71,7 +71,7 @@ async def test_request_attempt_call_and_delivery_are_linked_spans_of_the_callers
         assert "id" in (await client.request("events/subscribe", wanted)).result
         arguments = {"path": str(tmp_path / "note")}
         created = (await client.call("slowly", arguments, meta=PARENT)).result
-        await client.until_status(created["taskId"], "completed")
+        await client.until_status(created["taskId"], "completed", seconds=BOUND_S)
         (post,) = await endpoint.got(1)
         await until(arrived(collector, "deliver"), BOUND_S)
     task_id = created["taskId"]
@@ -112,7 +112,8 @@ async def test_a_failure_is_named_and_its_words_are_not_told(
 ):
     async with serving(tmp_path, config_text(), database_url) as server, http_client() as http:
         client = RawClient(server.url, http)
-        task = await client.until_status(await client.opened("red"), "completed", "failed")
+        task_id = await client.opened("red")
+        task = await client.until_status(task_id, "completed", "failed", seconds=BOUND_S)
         assert "The build is red" in str(task)
         error = (await client.call("no-such-tool")).body["error"]
     call = only(collector.named("tools/call red", CLIENT))
@@ -146,7 +147,8 @@ async def test_a_task_whose_worker_was_killed_goes_on_in_the_same_trace(
             node.start()
             await until_file_says(note, "..", BOUND_S)
             note.with_suffix(".go").write_text("go")
-            await client.until_status(created.result["taskId"], "completed")
+            task_id = created.result["taskId"]
+            await client.until_status(task_id, "completed", seconds=BOUND_S)
             await until(arrived(collector, "run slowly"), BOUND_S)
         finally:
             await node.make_gone()

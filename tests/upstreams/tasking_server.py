@@ -41,8 +41,8 @@ def note(line: str) -> None:
 
 async def held(name: str, progress: Any) -> str:
     note(f"begun {name}")
-    await progress.set_message("holding")
     try:
+        await progress.set_message("holding")
         while not (FOLDER / f"{name}.go").exists():  # noqa: ASYNC110 - a file tells
             await anyio.sleep(0.02)
     except BaseException:
