@@ -111,6 +111,8 @@ class PostgresDiagnosis:
             raise StoreNotReached("database_url is not a URL of PostgreSQL") from None
         try:
             yield made
+        except psycopg.Error as error:  # what this role may not see, say
+            raise StoreNotReached(self._said(error)) from None
         finally:
             await made.close()
 

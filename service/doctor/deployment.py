@@ -40,6 +40,9 @@ def base_of(url: str) -> str:
 async def check_deployment(url: str, version: str, token: str | None) -> list[Finding]:
     """What it answers at `/healthz`, `/readyz` and `/mcp`."""
     base = base_of(url)
+    if not _is_url(base):
+        says = "--url is no URL of a service."
+        return [problem("service", says, "Give it like https://tasks.example.")]
     found = list(_transport(base))
     async with httpx2.AsyncClient(timeout=ANSWER_S_MAX) as http:
         try:
@@ -49,10 +52,15 @@ async def check_deployment(url: str, version: str, token: str | None) -> list[Fi
             told = await http.post(f"{base}/mcp", json=_DISCOVER, headers=headers)
         except httpx2.TransportError as error:
             return [*found, _unreached(error)]
-        except (httpx2.InvalidURL, ValueError):
-            says = "--url is no URL of a service."
-            return [problem("service", says, "Give it like https://tasks.example.")]
     return [*found, _health(health), _ready(ready), _endpoint(told, version)]
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts, _ = urlsplit(text), httpx2.URL(text)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except (httpx2.InvalidURL, ValueError):
+        return False
 
 
 def _transport(base: str) -> Iterator[Finding]:

@@ -25,10 +25,8 @@ async def _one(upstreams: Upstreams, name: str) -> Finding:
             await upstreams.ready(name)
     except TimeoutError:
         says = f"It does not answer within {READY_S_MAX:.0f} s."
-    except errors.UpstreamUnavailable:  # its reason may quote what the server wrote
-        says = "It cannot be reached, or does not speak MCP."
-    except errors.UpstreamError:
-        says = "It answers the listing of its tools with an error."
+    except errors.UpstreamError:  # its reason may quote what the server wrote
+        says = "It cannot be reached, does not speak MCP, or lists its tools with an error."
     else:
         return ok(check, "It answers.")
     return problem(

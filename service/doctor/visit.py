@@ -93,6 +93,8 @@ async def _store(settings: Settings, with_: Instruments) -> AsyncGenerator[Findi
             facts = await asked.facts()
             for finding in _facts(facts, settings.processes, with_.connections_each):
                 yield finding
+            if facts.is_standby:
+                return  # there is nothing to listen to, and nobody is meant to work on it
             for finding in store.check_connections(await asked.manners()):
                 yield finding
             if not facts.lacks:
@@ -101,7 +103,7 @@ async def _store(settings: Settings, with_: Instruments) -> AsyncGenerator[Findi
     except StoreNotReached as error:
         yield problem(
             "database",
-            f"The database cannot be reached: {error.reason}.",
+            f"The database cannot be reached, or not be looked at: {error.reason}.",
             "Correct database_url, or start PostgreSQL and let this machine and role in.",
         )
     except errors.StoreUnavailable:

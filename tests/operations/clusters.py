@@ -52,9 +52,9 @@ def _running(data: Path, sockets: Path, settings: Mapping[str, str] | None) -> I
             env=cluster.environment(data),
             start_new_session=True,
         )
-    url = socket_url(sockets)
+    url, is_standby = socket_url(sockets), (data / "standby.signal").exists()
     try:
-        assert cluster.until(lambda: _decided(url, process), START_S_MAX)
+        assert cluster.until(lambda: _decided(url, process, is_standby=is_standby), START_S_MAX)
         assert process.poll() is None, data.with_suffix(".log").read_text()
         yield url
     finally:
@@ -69,10 +69,10 @@ def execute(url: str, statement: str) -> str:
         return "" if row is None else str(row[0])
 
 
-def _decided(url: str, process: "subprocess.Popen[bytes]") -> bool:
+def _decided(url: str, process: "subprocess.Popen[bytes]", *, is_standby: bool) -> bool:
     try:
         with psycopg.connect(url, connect_timeout=5) as connection:
             row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
-            return row == (False,)
+            return row == (is_standby,)
     except psycopg.OperationalError:
         return process.poll() is not None

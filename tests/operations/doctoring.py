@@ -1,17 +1,25 @@
-"""`outlast doctor` as a program, and what it found."""
+"""`outlast doctor` as a program, what it found, and something that answers as a service may."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
 from outlast.tests.chaos.nodes import UPSTREAM
+from outlast.tests.support.asgi import listening
 
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 PATIENCE_S = 90.0
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 UPSTREAMS = f"[upstreams.ci]\ncommand = ['{sys.executable}', '{UPSTREAM}']\n"
 
 
@@ -62,3 +70,27 @@ def visit(
         timeout=PATIENCE_S,
     )
     return Visit(done.returncode, done.stdout, done.stderr)
+
+
+@asynccontextmanager
+async def answering(**how: Response) -> AsyncIterator[tuple[str, list[Request]]]:
+    """Something at the service's paths that answers like this, and what it was asked."""
+    asked: list[Request] = []
+
+    def route(name: str) -> Route:
+        async def answer(request: Request) -> Response:
+            asked.append(request)
+            return how.get(name, Response())
+
+        return Route(f"/{name}", answer, methods=["GET", "POST"])
+
+    names = ("healthz", "readyz", "mcp")
+    async with listening(Starlette(routes=[route(name) for name in names])) as port:
+        yield f"http://127.0.0.1:{port}", asked
+
+
+def discovered(version: str, *, in_meta: bool = False) -> Response:
+    info = {"name": "outlast", "version": version}
+    return JSONResponse(
+        {"result": {"_meta": {SERVER_INFO: info}} if in_meta else {"serverInfo": info}}
+    )

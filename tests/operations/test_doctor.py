@@ -14,7 +14,7 @@ from outlast.domain.diagnosing import StoreFacts
 from outlast.service.doctor import store
 from outlast.tests.delivery.webhook_world import hook
 from outlast.tests.operations import clusters
-from outlast.tests.operations.doctoring import UPSTREAMS, visit
+from outlast.tests.operations.doctoring import UPSTREAMS, Visit, answering, discovered, visit
 from outlast.tests.support.databases import database
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.serving import serving
@@ -42,6 +42,21 @@ def test_the_text_says_the_same_for_people(tmp_path: Path, database_url: str):
     assert "WARNING  data_keys" in seen.out
     assert "-> Run `outlast keys new`" in seen.out
     assert re.fullmatch(r"\d+ findings; problems: 0, warnings: [1-9]", seen.out.splitlines()[-1])
+
+
+def test_the_text_counts_problems_too(tmp_path: Path):
+    seen = visit(tmp_path, f"postgresql://o@127.0.0.1:{free_port()}/o", flags=())
+    assert seen.code == 1
+    assert "PROBLEM  database" in seen.out
+    assert re.fullmatch(r"\d+ findings; problems: 1, warnings: 2", seen.out.splitlines()[-1])
+
+
+def test_where_there_is_no_store_none_is_made(tmp_path: Path):
+    seen = visit(tmp_path, None)
+    assert seen.code == 1
+    [only] = seen.findings
+    assert (only["check"], "there is no store" in only["says"]) == ("configuration", True)
+    assert not (tmp_path / ".outlast").exists()
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +87,17 @@ def test_settings_that_lose_tasks_are_named(tmp_path: Path, careless: str):
     [schema] = [one for one in seen.findings if one["check"] == "schema"]
     assert "0001" in schema["says"]
     assert "outlast db upgrade" in schema["change"]
+
+
+@pytest.mark.promise("doctor-names-what-to-change")
+def test_a_standby_is_named_and_not_listened_to(tmp_path: Path):
+    clusters.make(tmp_path / "data")
+    (tmp_path / "data" / "standby.signal").touch()
+    with clusters.running(tmp_path / "data") as url:
+        seen = visit(tmp_path, url)
+    assert (seen.code, seen.of("primary"), seen.of("listen")) == (1, ["problem"], [])
+    assert seen.of("upstream ci") == ["ok"]
+    assert "Traceback" not in seen.err
 
 
 @pytest.mark.promise("doctor-names-what-to-change")
@@ -179,6 +205,20 @@ async def test_a_running_service_is_asked(tmp_path: Path, database_url: str):
     flags = ("--json", "--url", f"http://127.0.0.1:{free_port()}")
     gone = await anyio.to_thread.run_sync(visit, tmp_path, database_url, UPSTREAMS, flags)
     assert gone.bad() == {"service"}
+
+
+async def test_the_token_of_the_environment_is_shown_to_the_service(
+    tmp_path: Path, database_url: str
+):
+    async with answering(mcp=discovered("0.0.9")) as (url, asked):
+
+        def visited() -> Visit:
+            return visit(tmp_path, database_url, flags=("--json", "--url", url), token="a token")
+
+        seen = await anyio.to_thread.run_sync(visited)
+    assert (seen.code, seen.of("endpoint")) == (0, ["warning"])
+    shown = {request.url.path: request.headers.get("authorization") for request in asked}
+    assert shown["/mcp"] == "Bearer a token"
 
 
 @pytest.mark.promise("doctor-tells-no-secret")

@@ -1,16 +1,19 @@
 """Old and new processes on one database: an upgrade that no client notices."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
+import psycopg
 import pytest
 
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos.client import Client, text_of, word
-from outlast.tests.chaos.nodes import READY_S_MAX, Node
+from outlast.tests.chaos.nodes import Node
 from outlast.tests.delivery.webhook_world import SECRET, Hook, hook
 from outlast.tests.operations import versions
 from outlast.tests.operations.versions import Version
@@ -20,8 +23,12 @@ from outlast.tests.support.streams import listening
 
 pytestmark = pytest.mark.anyio
 
+STEPS = "".join(
+    path.read_text(encoding="utf-8")
+    for path in sorted((versions.ROOT / "ops" / "migrations").glob("*.sql"))
+)
 SERVING, WORKING = "outlast: serving", "outlast worker: waiting"
-STOP_S_MAX = 40.0
+READY_S_MAX, STOP_S_MAX = 90.0, 60.0
 
 
 @asynccontextmanager
@@ -65,6 +72,30 @@ def finished_once(endpoint: Hook, task_ids: list[str]) -> Callable[[], Any]:
     return told
 
 
+async def inbox(http: httpx2.AsyncClient, url: str) -> str:
+    """The page of those who wait for an answer, at a server of the new version."""
+    page = await http.get(f"{url}/console/inbox")
+    assert page.is_success, page.text
+    return page.text
+
+
+def indexes(url: str) -> set[str]:
+    """Those that are there, and were built to their end."""
+    with psycopg.connect(url) as connection:
+        rows = connection.execute(
+            "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+            " WHERE i.indisvalid AND i.indisready"
+        ).fetchall()
+    return {str(name) for (name,) in rows}
+
+
+async def answered_across(at_old: Client, at_new: Client, journal: str) -> None:
+    """An answer that the new version wrote down is read by the old one, whose worker goes on."""
+    task_id = await at_old.call("new_asks", _work(journal, "across"), "across")
+    await at_new.update(task_id, {await at_old.asked(task_id): word("go")})
+    assert text_of(await at_old.ended(task_id)) == "asks across go"
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Version:
     return versions.before(tmp_path)
@@ -90,6 +121,8 @@ async def test_old_and_new_processes_serve_and_finish_each_others_tasks(
             assert text_of(await at_old.ended(first)) == "safe first"
             parked = await at_new.call("new_asks", _work(journal, "parked"), "parked")
             question = await at_old.asked(parked)
+            assert parked in await inbox(http, new_url)
+            await answered_across(at_old, at_new, journal)
             await stopped(old_worker)
 
         async with started(new_worker):
@@ -130,11 +163,15 @@ async def test_what_the_old_version_stored_goes_on_under_the_new_one(
 
         new.run(tmp_path, url, "db", "upgrade")
         assert "up to date" in new.run(tmp_path, url, "db", "upgrade")
+        wanted = set(re.findall(r"CREATE INDEX CONCURRENTLY (\w+)", STEPS))
+        assert wanted
+        assert wanted <= indexes(url)
         later, address = new.serve(tmp_path, url)
         finisher = new.worker(tmp_path, url)
         async with http_client() as http, started(later, finisher):
             client = Client(http, address)
             assert await client.get(done) == was
+            assert parked in await inbox(http, address)
             await client.update(parked, {question: word("go")})
             assert text_of(await client.ended(parked)) == "asks parked go"
             # The key of an old call still finds the task that it made.
