@@ -11,12 +11,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
-from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from ..domain import decisions, errors
 from ..domain.decisions import Events
@@ -27,17 +25,14 @@ from ..domain.ports import (
     Logged,
     Progress,
     Returned,
-    Signal,
-    Upstreams,
     Wakeup,
 )
 from ..domain.task import Task
-from .bridging.following import Following
-from .bridging.port import Bridge, Job
+from .bridging.port import Job
 from .budget import Budget
-from .commands import Commands
 from .legs import error_of, is_pending, merged_result, tool_call
 from .news import NewsReader
+from .workbench import Workbench
 
 RECHECK_S = 300.0  # a last resort: the signal adapter itself looks for what it may have missed
 PROGRESS_EVERY_S = 1.0  # at most one progress event a second a task; the last one wins
@@ -47,7 +42,7 @@ UNSENT_PAUSE_S = 2.0  # before a task whose call could not be sent goes back to 
 
 _log = logging.getLogger("outlast.worker")
 
-Offer = Callable[[Task], Mapping[str, str] | None]
+Sent = TypeVar("Sent")
 
 
 class Interrupt(Enum):
@@ -57,26 +52,6 @@ class Interrupt(Enum):
     TIMEOUT = "the tool's time is up"
     SHUTDOWN = "the worker shut down"
     FENCED = "another attempt or an end has come first"
-
-
-@dataclass(frozen=True)
-class Workbench:
-    """What a run works with. `offer` makes the callback of a task's attempt, where there is one.
-    `takes_task` says of which tools, by upstream and name there, the upstream's tasks are followed.
-    """
-
-    commands: Commands
-    upstreams: Upstreams
-    signal: Signal
-    offer: Offer = lambda _task: None
-    bridges: Sequence[Bridge] = ()
-    takes_task: Callable[[str, str], bool] = lambda _upstream, _tool: False
-    around: Callable[["Run"], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-
-    @cached_property
-    def following(self) -> Following:
-        """What looks at the jobs that tools have started at their upstreams."""
-        return Following(self.commands, self.bridges)
 
 
 class Run:
@@ -122,14 +97,14 @@ class Run:
         try:
             if self._is_behind:
                 await self._look()
-            while not self._over and await self._begin_leg():
+            while not self._over and await self._begin_leg(wakeup):
                 await self._follow(wakeup)
         except (errors.TaskAlreadyEnded, errors.StaleAttempt, errors.TaskNotFound):
             _log.info("the attempt was overtaken", extra=self._facts())
         finally:
             await self._close()
 
-    async def _begin_leg(self) -> bool:
+    async def _begin_leg(self, wakeup: Wakeup) -> bool:
         """Send the call of the next leg; False when it was not sent and the run is over."""
         self._asked.clear()
         if self._reader is not None:
@@ -139,9 +114,10 @@ class Run:
             return False
         if self._interrupted is None:
             try:
-                self._reader = await self._send()
+                self._reader = await self._send(wakeup)
             except errors.UpstreamUnavailable as error:
-                await self._pause()
+                # An upstream that takes no call now would else cost an attempt a moment.
+                await self._heed(wakeup, asyncio.sleep(UNSENT_PAUSE_S))
                 await self._withdraw(str(error))
                 return False
         if self._reader is None:
@@ -151,26 +127,38 @@ class Run:
             self._stop_call()
         return True
 
-    async def _send(self) -> NewsReader | None:
+    async def _send(self, wakeup: Wakeup) -> NewsReader | None:
         """The call; None when the run was interrupted first, and the call may have been sent."""
         self._callback = self._bench.offer(self.task)
         takes = self._bench.takes_task(self.task.opened.upstream, self.task.opened.tool)
         call = tool_call(self.task, self._callback, takes_task=takes)
-        sending = asyncio.ensure_future(self._bench.upstreams.call(call))
-        stopped = asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait({sending, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in (sending, stopped):
-                waiting.cancel()
-            await asyncio.gather(sending, stopped, return_exceptions=True)
+        sending = await self._heed(wakeup, self._bench.upstreams.call(call))
         return None if sending.cancelled() else NewsReader(sending.result())
 
-    async def _pause(self) -> None:
-        """An upstream that takes no call now would else cost an attempt a moment."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(UNSENT_PAUSE_S):
-                await self._stopped.wait()
+    async def _heed(
+        self, wakeup: Wakeup, doing: Coroutine[Any, Any, Sent]
+    ) -> "asyncio.Future[Sent]":
+        """Do it, and heed the task meanwhile; cancelled when the run is to stop before it is done.
+
+        To begin a call may take as long as its upstream takes to start.
+        """
+        done, moved = asyncio.ensure_future(doing), self._move(wakeup)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            while not (done.done() or stopped.done()):
+                await asyncio.wait(
+                    {done, stopped, moved},
+                    timeout=self._patience_s(),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                moved = await self._heard(wakeup, moved)
+                await self._tick()
+        finally:
+            self._is_behind |= moved.done()
+            for waiting in (done, stopped, moved):
+                waiting.cancel()
+            await asyncio.gather(done, stopped, moved, return_exceptions=True)
+        return done
 
     async def _withdraw(self, why: str) -> None:
         await self._finish(
@@ -187,10 +175,7 @@ class Run:
                     timeout=self._patience_s(),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if moved.done():
-                    if self._has_moved(wakeup, heard=moved.result()):
-                        await self._look()
-                    moved = self._move(wakeup)
+                moved = await self._heard(wakeup, moved)
                 if reader.pending().done():
                     await self._handle(reader)
                 await self._tick()
@@ -201,6 +186,14 @@ class Run:
 
     def _move(self, wakeup: Wakeup) -> "asyncio.Future[bool]":
         return asyncio.ensure_future(wakeup.wait(RECORD_PAUSE_S if self._is_behind else RECHECK_S))
+
+    async def _heard(self, wakeup: Wakeup, moved: "asyncio.Future[bool]") -> "asyncio.Future[bool]":
+        """Act on a move of the task; the wait for the next one."""
+        if not moved.done():
+            return moved
+        if self._has_moved(wakeup, heard=moved.result()):
+            await self._look()
+        return self._move(wakeup)
 
     def _patience_s(self) -> float | None:
         until_progress = float("inf")
@@ -356,8 +349,8 @@ class Run:
         await self._finish(lambda task: decisions.fail(task, self._attempt, error, self._now()))
 
     async def _lose(self, why: str) -> None:
-        if self._interrupted is Interrupt.CANCEL:
-            await self._finish(lambda task: decisions.stop(task, self._attempt, self._now()))
+        if self._interrupted in {Interrupt.CANCEL, Interrupt.TIMEOUT}:
+            await self._end_without_outcome()
             return
         told = self._interrupted is Interrupt.SHUTDOWN
         await self._finish(

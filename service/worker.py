@@ -26,7 +26,8 @@ from ..domain.queueing import LEASE_S
 from ..domain.task import Task, evolve
 from .news import NewsReader
 from .retention import SWEEP_S, Retention
-from .run import Interrupt, Run, Workbench
+from .run import Interrupt, Run
+from .workbench import Workbench
 
 BEAT_S = 1.5
 CLAIM_RECHECK_S = 1.0

@@ -40,6 +40,7 @@ from ..siblings import Siblings
 from ..socket import Connect, Socket
 from ..throttle import Throttle
 from .audit_reading import audit_pages
+from .draining import Drain
 from .identity import access_of, protected_of
 from .process import Built
 from .push import Push
@@ -65,14 +66,14 @@ def parts(
     streaming = Streaming(_reading(built.push), built.signal, limits)
     events = _event_methods(config, built.push, streaming)
     streams = {} if events is None else {draft.STREAM: events.stream}
-    throttle = throttle_of(config)
-    seen = Seen()
+    throttle, seen = throttle_of(config), Seen()
     methods = seen.over(_traced(built, _methods(config, built, throttle, events)))
     shared = Shared(methods, listener, access, throttle, SERVER_INFO)
     sessions = door_of(settings, config, built, shared, is_alone=siblings is None)
-    pages = _pages(settings, config, built, throttle)
+    pages, drain = _pages(settings, config, built, throttle), Drain()
 
     def wind_down() -> None:
+        drain.begin()
         listening.closing.set()
         streaming.closing.set()
         if sessions is not None:
@@ -84,7 +85,7 @@ def parts(
         Socket(_switching(listener), access, streams, throttle, pages and pages.visiting),
         _metrics(built, _figures(settings, built, limits), access, throttle, siblings, seen),
         built.is_ready,
-        running_with(lambda: built.running(settings.drain_s), sessions),
+        running_with(lambda: built.running(settings.drain_s, drain), sessions),
         wind_down,
         _public_keys(built.push),
         Callbacks(built.tickets, built.commands, built.upstreams, _is_signed),
@@ -140,7 +141,9 @@ def _metrics(  # noqa: PLR0913, PLR0917 - each is known to the caller alone
         siblings,
         families={**seen.families(), **families_of(built.log, built.push, throttle)},
         standing=standing_of(
-            PostgresOperations(built.store), built.views, built.auditing.following
+            PostgresOperations(built.store),
+            built.views,
+            built.auditing.following if built.auditing.loops else None,
         ),
     )
     if siblings is not None:
@@ -203,6 +206,7 @@ def _pool(store: Database, word: str) -> float:
 
 def _figures(settings: Settings, built: Built, limits: WatchLimits) -> Mapping[str, Figure]:
     sender, store = built.push.sender, built.store
+    slots = Figure("Calls that this process runs at most.", lambda: float(settings.slots))
     return {
         **({} if sender is None else webhook_figures(sender.counts)),
         "outlast_signal_live": Figure(
@@ -215,9 +219,7 @@ def _figures(settings: Settings, built: Built, limits: WatchLimits) -> Mapping[s
         "outlast_calls_running": Figure(
             "Calls that this process runs now.", lambda: built.worker.running_count
         ),
-        "outlast_slots": Figure(
-            "Calls that this process runs at most.", lambda: float(settings.slots)
-        ),
+        **({"outlast_slots": slots} if built.claims else {}),
         "outlast_signal_lag_seconds": Figure(
             "How far back the moment lies up to which all changes have certainly been heard of.",
             lambda: built.signal.lag_s,

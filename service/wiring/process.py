@@ -36,11 +36,12 @@ from ..callbacks import Tickets
 from ..commands import Commands
 from ..config import Config, Upstream
 from ..retention import Retention
-from ..run import Workbench
 from ..settings import Settings
 from ..tracing.tracing import Tracing
+from ..workbench import Workbench
 from ..worker import Stores, Worker
 from .audit import Auditing, auditing_of
+from .draining import Drain
 from .identity import identity_of, issuers_of
 from .push import Push, PushStores, build_push, stores_of
 from .store import now, sealer_of
@@ -77,6 +78,7 @@ class Built(Kept):
     announcements: Announcements
     worker: Worker
     auditing: Auditing
+    claims: bool  # whether it takes tasks from the queue
 
     @property
     def called(self) -> Upstreams:
@@ -84,8 +86,11 @@ class Built(Kept):
         return traced_upstreams(self.upstreams, self.tracing)
 
     @asynccontextmanager
-    async def running(self, drain_s: float) -> AsyncGenerator[None]:
-        """Open everything, work, and on the way out drain the worker and close in reverse."""
+    async def running(self, drain_s: float, drain: Drain | None = None) -> AsyncGenerator[None]:
+        """Open everything, work, and on the way out drain the worker and close in reverse.
+
+        Where a server ends before, in `drain`, the worker gets what that has left of `drain_s`.
+        """
         await self.store.open()
         await self.signal.open()
         self.worker.start()
@@ -96,7 +101,7 @@ class Built(Kept):
         try:
             yield
         finally:
-            await self.worker.drain(drain_s)
+            await self.worker.drain(drain_s if drain is None else drain.left_of(drain_s))
             for loop in self.auditing.loops:
                 await loop.stop()
             if self.push.sender is not None:
@@ -137,10 +142,9 @@ async def build(  # noqa: PLR0913 - what only some processes have is named
     key = settings.secret_key or own_key
     kept = _kept(settings, config, url)
     heard = signal.PostgresSignal(url, kept.store)
-    upstreams = upstreams or upstreams_of(config)
+    upstreams, issuers = upstreams or upstreams_of(config), issuers_of(config)
     tickets = Tickets(key, settings.public_url or address)
     bench = _bench(config, kept, upstreams, heard, tickets)
-    issuers = issuers_of(config)
     who = identity_of(settings, issuers)
     feed = Feed(kept.views, kept.log, codec.wire_of, now, kept.retention.end)
     seals = Sealing(Cursors(key, epoch), Vault(key), _signing_key(settings))
@@ -158,6 +162,7 @@ async def build(  # noqa: PLR0913 - what only some processes have is named
         announcements=announcements.UpstreamAnnouncements(upstreams),
         worker=Worker(kept.name, bench, stores, slots=settings.slots, claims=claims),
         auditing=auditing_of(settings, kept.store, own_key),
+        claims=claims,
     )
 
 

@@ -1,5 +1,6 @@
 """SIGTERM: nothing more is claimed, calls end or are handed back, and the exit is in time."""
 
+import asyncio
 import random
 import signal
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("sigterm-drains")]
 
 # An exit that waits for nothing: connections and upstreams are closed. A grace is 20 s.
 EXIT_S_MAX = 15.0
+GRACE_S = 12.0  # what surrounds a drain takes less than this once more
 STOPS_WHILE_STARTING = 6
 
 
@@ -70,6 +72,23 @@ async def test_a_server_with_a_worker_drains_as_a_worker_does(chaos: Cluster, cl
     assert chaos.lines() == ["start a", "end a"]
     await started(server)
     assert (await client.get(unsafe))["status"] == "completed"
+
+
+async def test_requests_and_tasks_that_do_not_end_share_one_grace(chaos: Cluster, client: Client):
+    with (chaos.folder / "outlast.toml").open("a") as config:
+        config.write('[tools.new_hold]\nrun = "direct"\n')
+    server = await started(chaos.serve(drain_s=str(GRACE_S)))
+    request = asyncio.create_task(client.call("new_hold", call(chaos, "direct"), "direct"))
+    await client.call("old_hold", call(chaos, "task"), "task")
+    await chaos.until_noted("start direct")
+    await chaos.until_noted("start task")
+    told_at = now()
+    await drained(server, 4 * GRACE_S)
+    took_s = now() - told_at
+    # As long as promised, and no second time: whoever deploys it kills what takes longer.
+    assert GRACE_S <= took_s < 2 * GRACE_S
+    await asyncio.gather(request, return_exceptions=True)
+    assert chaos.lines("end") == []
 
 
 async def test_what_does_not_end_in_the_grace_is_handed_back_or_fails_honestly(

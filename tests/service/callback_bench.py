@@ -24,7 +24,7 @@ from outlast.service.callbacks import PATH, Callbacks, Tickets
 from outlast.service.commands import Commands
 from outlast.service.legs import PENDING_KEY
 from outlast.service.retention import Retention
-from outlast.service.run import Workbench
+from outlast.service.workbench import Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.contracts.stores import Ports
 from outlast.tests.domain.given import OPENED, RESULT, Wish

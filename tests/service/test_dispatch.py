@@ -14,7 +14,7 @@ from outlast.domain.ports import Dispatcher, Signal
 from outlast.domain.task import Task, TaskStatus, evolve
 from outlast.service import wiring, worker
 from outlast.service.commands import Commands, Wish
-from outlast.service.run import Workbench
+from outlast.service.workbench import Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts.stores import until_live
