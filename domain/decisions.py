@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 
 from . import errors, events
 from .events import Json, TaskEvent
-from .task import Question, Task, evolve
+from .task import Question, Task, evolve, fold
 
 Events = tuple[TaskEvent, ...]
 
@@ -99,12 +99,13 @@ def delegate(task: Task, attempt: int, until: datetime | None, now: datetime) ->
     if task.cancel_requested:
         return (cancelled(task, now),)
     end = None if until is None else instant(until)
-    return outlasting(task, events.WorkDelegated(*next_fields(task, now), attempt, end), until, now)
+    given = events.WorkDelegated(*next_fields(task, now), attempt, end)
+    return outlasting(task, (given,), until, now)
 
 
 def is_overdue(task: Task, now: datetime) -> bool:
-    """True once a job elsewhere has had its time."""
-    return task.delegated_until is not None and now >= task.delegated_until
+    """True once a job elsewhere has had its time; the time it waits for answers is not its own."""
+    return task.due_at is not None and now >= task.due_at
 
 
 def finish_leg(
@@ -293,9 +294,8 @@ def expire(task: Task, now: datetime) -> Events:
     is lost. So is a job elsewhere as long as it has time of its own, and one that is looked at.
     """
     is_at_work = (task.is_running or task.is_followed) and not task.outstanding
-    if task.status.is_terminal or is_at_work or not is_expired(task, now):
-        return ()
-    if task.delegated_until is not None and not is_overdue(task, now):
+    has_time = task.due_at is not None and not is_overdue(task, now)
+    if task.status.is_terminal or is_at_work or has_time or not is_expired(task, now):
         return ()
     return (_expired(task, "expired", "The task's time to live ended before the call did", now),)
 
@@ -306,13 +306,13 @@ def remove(task: Task, now: datetime) -> Events:
     return () if task.status.is_terminal else (_expired(task, "removed", why, now),)
 
 
-def outlasting(task: Task, given: TaskEvent, until: datetime | None, now: datetime) -> Events:
-    """The work given on, and a time to live that lasts until its end."""
-    after, expires_at = evolve(task, given), task.expires_at
+def outlasting(task: Task, given: Events, until: datetime | None, now: datetime) -> Events:
+    """The work given on, if it is now, and a time to live that lasts until its end."""
+    after, expires_at = fold(given, task) or task, task.expires_at
     if expires_at is None or until is None or expires_at >= until or is_full(after):
-        return (given,)
+        return given
     ttl_ms = _age_ms(task, until) + EXTENSION_MS_MIN
-    return (given, events.TtlChanged(*next_fields(after, now), ttl_ms=ttl_ms))
+    return (*given, events.TtlChanged(*next_fields(after, now), ttl_ms=ttl_ms))
 
 
 def asking(

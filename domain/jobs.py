@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from . import decisions, events
 from .decisions import Events
 from .events import Json
-from .task import Question, Task, TaskStatus, amount, evolve
+from .task import Question, Task, TaskStatus, amount, evolve, fold
 
 PROGRESS_EVERY = timedelta(seconds=1)  # of one that calls back, and is told when it was too soon
 
@@ -50,7 +50,19 @@ def follow(  # noqa: PLR0913, PLR0917 - the fields of one event, and the instant
     end = None if until is None else decisions.instant(until)
     first = decisions.instant(now if task.cancel_requested else look_at)
     given = events.WorkFollowed(*decisions.next_fields(task, now), attempt, known, end, first)
-    return decisions.outlasting(task, given, until, now)
+    return decisions.outlasting(task, (given,), until, now)
+
+
+def prolong(task: Task, attempt: int, now: datetime) -> Events:
+    """The followed job goes on, and so does its task, to the end that a wait may have moved.
+
+    One that has no end is given more and more; one that waits for its client is given nothing.
+    Raises TaskAlreadyEnded, StaleAttempt.
+    """
+    if task.delegated_until is None:
+        return decisions.extend_ttl(task, attempt, now)
+    decisions.refuse_unheld(task, attempt)
+    return decisions.outlasting(task, (), task.due_at, now)
 
 
 def see_job(
@@ -75,19 +87,30 @@ def see_job(
     return (*told, seen)
 
 
-def ask_for_job(task: Task, attempt: int, asks: Sequence[decisions.Ask], now: datetime) -> Events:
+def ask_for_job(
+    task: Task,
+    attempt: int,
+    asks: Sequence[decisions.Ask],
+    now: datetime,
+    job: Mapping[str, Json] | None = None,
+) -> Events:
     """The followed job asks. What it has asked before is not asked again, answered or not.
 
+    Nor is anything once its time is up: it would be as much up after the answer.
+    `job` is what the look leaves to be known of it; None for what was known.
     Raises TaskAlreadyEnded, StaleAttempt; on a full stream the task fails.
     """
     decisions.refuse_unheld(task, attempt)
+    # Whoever asks is there: what an earlier look told its owner, that it is missing, is taken back.
+    seen = () if job is None or job == task.job else see_job(task, attempt, Sight(), job, now)
+    task = fold(seen, task) or task
     known = [(q.name, q.request) for q in task.questions if q.held and q.leg == task.leg]
     new = [wanted for wanted in asks if (wanted.name, wanted.request) not in known]
-    if not new or task.cancel_requested:
-        return ()
+    if not new or task.cancel_requested or decisions.is_overdue(task, now):
+        return seen
     if decisions.is_full(task):
-        return decisions.fail_full(task, now)
-    return (decisions.asking(task, attempt, new, now, held=True),)
+        return (*seen, *decisions.fail_full(task, now))
+    return (*seen, decisions.asking(task, attempt, new, now, held=True))
 
 
 def end_as_cancelled(task: Task, attempt: int, now: datetime) -> Events:

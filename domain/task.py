@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from functools import singledispatch
 
@@ -52,7 +53,8 @@ class Task:
 
     While it `is_delegated` or `is_followed` no worker holds the attempt, but a job elsewhere, which
     is given up at `delegated_until`. The one calls back: `heard` has the ids of the callbacks that
-    were recorded. The other is looked at: `job` is what a look must know.
+    were recorded. The other is looked at: `job` is what a look must know; and it may ask. The time
+    since `waiting_since`, when it asked the first of what is outstanding, will not have counted.
     """
 
     opened: events.TaskOpened
@@ -79,6 +81,7 @@ class Task:
     followed_at: str | None = None
     look_at: str | None = None
     cancel_requested_at: str | None = None
+    waiting_since: str | None = None
 
     @property
     def id(self) -> str:
@@ -121,6 +124,11 @@ class Task:
     def is_followed(self) -> bool:
         """True while workers look at a job elsewhere, now and then."""
         return self.job is not None
+
+    @property
+    def due_at(self) -> datetime | None:
+        """When a job elsewhere has had its time; None for never, and while it waits for answers."""
+        return None if self.outstanding else self.delegated_until
 
     @property
     def waits_until(self) -> datetime | None:
@@ -209,12 +217,12 @@ def _(event: events.WorkStarted, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.WorkDelegated, task: Task) -> Task:
-    return _with(_give_on(task, event.until), is_delegated=True)
+    return _with(_give_on(task, event), is_delegated=True)
 
 
 @_apply.register
 def _(event: events.WorkFollowed, task: Task) -> Task:
-    given = _give_on(task, event.until)
+    given = _give_on(task, event)
     return _with(given, job=event.job, followed_at=event.at, look_at=event.look_at)
 
 
@@ -251,6 +259,7 @@ def _(event: events.InputRequested, task: Task) -> Task:
         status_message="Waiting for input",
         questions=task.questions + asked,
         worker=task.worker if event.held else None,
+        waiting_since=(task.waiting_since or event.at) if task.is_followed else None,
     )
 
 
@@ -260,12 +269,12 @@ def _(event: events.InputReceived, task: Task) -> Task:
         replace(q, answer=event.answers[q.key]) if q.key in event.answers else q
         for q in task.questions
     )
-    return _settle(_with(task, questions=answered))
+    return _settle(_with(task, questions=answered), event.at)
 
 
 @_apply.register
 def _(event: events.CancelRequested, task: Task) -> Task:
-    wanted = _with(_withdraw(task), cancel_requested=True, cancel_requested_at=event.at)
+    wanted = _with(_withdraw(task, event.at), cancel_requested=True, cancel_requested_at=event.at)
     return _with(wanted, status_message="Cancellation requested")
 
 
@@ -281,7 +290,7 @@ def _(event: events.TtlChanged, task: Task) -> Task:
 
 @_apply.register
 def _(event: events.TaskCompleted, task: Task) -> Task:
-    ended = _end(_hear(task, event.callback_id), TaskStatus.COMPLETED, None, event.ttl_ms)
+    ended = _end(_hear(task, event.callback_id), TaskStatus.COMPLETED, None, event)
     return _with(ended, result=event.result)
 
 
@@ -290,24 +299,26 @@ def _(event: events.TaskCompleted, task: Task) -> Task:
 def _(event: events.TaskFailed | events.TaskExpired, task: Task) -> Task:
     if isinstance(event, events.TaskFailed):
         task = _hear(task, event.callback_id)
-    return _with(
-        _end(task, TaskStatus.FAILED, str(event.error["message"]), event.ttl_ms), error=event.error
-    )
+    ended = _end(task, TaskStatus.FAILED, str(event.error["message"]), event)
+    return _with(ended, error=event.error)
 
 
 @_apply.register
 def _(event: events.TaskCancelled, task: Task) -> Task:
     by_owner = task.cancel_requested
     message = "Cancelled on request" if by_owner else "The job was cancelled at its upstream"
-    return _end(task, TaskStatus.CANCELLED, message, event.ttl_ms)
+    return _end(task, TaskStatus.CANCELLED, message, event)
 
 
-def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None) -> Task:
+_Ending = events.TaskCompleted | events.TaskFailed | events.TaskExpired | events.TaskCancelled
+
+
+def _end(task: Task, status: TaskStatus, message: str | None, event: _Ending) -> Task:
     return _with(
-        _withdraw(task),
+        _withdraw(task, event.at),
         status=status,
         status_message=message,
-        ttl_ms=ttl_ms,
+        ttl_ms=event.ttl_ms,
         worker=None,
         is_delegated=False,
         delegated_until=None,
@@ -316,10 +327,10 @@ def _end(task: Task, status: TaskStatus, message: str | None, ttl_ms: int | None
     )
 
 
-def _give_on(task: Task, until: str | None) -> Task:
+def _give_on(task: Task, event: events.WorkDelegated | events.WorkFollowed) -> Task:
     """To a job elsewhere. It counts from its own start, whatever the tool told of its own steps."""
-    given = _with(_withdraw(task), worker=None, progress=None)
-    end = None if until is None else datetime.fromisoformat(until)
+    given = _with(_withdraw(task, event.at), worker=None, progress=None)
+    end = None if event.until is None else datetime.fromisoformat(event.until)
     return _with(given, delegated_until=end)
 
 
@@ -327,18 +338,38 @@ def _hear(task: Task, callback_id: str | None) -> Task:
     return task if callback_id is None else _with(task, heard=(*task.heard, callback_id))
 
 
-def _withdraw(task: Task) -> Task:
+def _withdraw(task: Task, at: str) -> Task:
     withdrawn = tuple(replace(q, withdrawn=True) if q.is_outstanding else q for q in task.questions)
-    return _settle(_with(task, questions=withdrawn))
+    return _settle(_with(task, questions=withdrawn), at)
 
 
-def _settle(task: Task) -> Task:
+def _settle(task: Task, at: str) -> Task:
     """Back to `working` once nothing is asked any more."""
     if task.status is not TaskStatus.INPUT_REQUIRED or task.outstanding:
         return task
-    return _with(task, status=TaskStatus.WORKING, status_message=None)
+    settled = _with(task, status=TaskStatus.WORKING, status_message=None, waiting_since=None)
+    if task.waiting_since is None or task.delegated_until is None:
+        return settled
+    waited = datetime.fromisoformat(at) - datetime.fromisoformat(task.waiting_since)
+    return _with(settled, delegated_until=task.delegated_until + waited)
 
 
 def amount(progress: float, total: float | None) -> str:
     """Progress in words."""
-    return f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+    done = _written(progress)
+    return done if total is None else f"{done} of {_written(total)}"
+
+
+def _written(number: float) -> str:
+    """A whole number in full, any other with six digits that count.
+
+    It has an exponent only where nobody could read it without: bytes and rows are many.
+    """
+    if isinstance(number, int) or (number.is_integer() and abs(number) < _LARGE):
+        return str(int(number))
+    if not _SMALL <= abs(number) < _LARGE:  # nor what is no number at all
+        return f"{number:g}"
+    return format(Decimal(f"{number:.6g}"), "f")
+
+
+_SMALL, _LARGE = 1e-6, 1e21

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from ...domain.history import Doing, Step
+from ...domain.task import amount
 
 Payload = Mapping[str, Any]
 
@@ -87,11 +88,9 @@ def _seen(message: str | None) -> str:
 
 
 def _progress(payload: Payload) -> str:
-    amount = f"{payload['progress']:g}"
-    if payload.get("total") is not None:
-        amount += f" of {payload['total']:g}"
+    done = amount(payload["progress"], payload.get("total"))
     message, by = payload.get("message"), payload.get("callback_id")
-    told = f"progress {amount}" if message is None else f"progress {amount}: {message}"
+    told = f"progress {done}" if message is None else f"progress {done}: {message}"
     return told if by is None else f"{told} (called back)"
 
 

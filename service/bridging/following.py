@@ -158,10 +158,8 @@ class Following:
         stop_at = _stop_at(task, pace)
         if was_to_stop and stop_at is not None and self._now() >= stop_at:
             return await self._end_as_cancelled(task)
-        if task.delegated_until is not None:
-            return task
         return await self._change(
-            task, lambda newest: decisions.extend_ttl(newest, task.attempt, self._now())
+            task, lambda newest: jobs.prolong(newest, task.attempt, self._now())
         )
 
     async def _missed(self, task: Task, pace: Pace, why: str) -> Task:
@@ -183,8 +181,9 @@ class Following:
         )
 
     async def _ask(self, task: Task, asks: Sequence[decisions.Ask]) -> Task:
+        known = _without(_job(task), UNKNOWN_SINCE)  # a job that asks was found
         return await self._change(
-            task, lambda newest: jobs.ask_for_job(newest, task.attempt, asks, self._now())
+            task, lambda newest: jobs.ask_for_job(newest, task.attempt, asks, self._now(), known)
         )
 
     async def _end_as_cancelled(self, task: Task) -> Task:
@@ -238,7 +237,7 @@ def _pause_s(task: Task, pace: Pace, now: datetime) -> float:
     since = task.cancel_requested_at or task.followed_at or task.updated_at
     age_ms = (now - datetime.fromisoformat(since)) / timedelta(milliseconds=1)
     pause_s = min(max(age_ms / AGE_PARTS, pace.shortest_ms), pace.longest_ms) / 1000
-    for end in (task.delegated_until, _stop_at(task, pace)):
+    for end in (task.due_at, _stop_at(task, pace)):
         if end is not None:
             pause_s = min(pause_s, max((end - now).total_seconds(), EARLY_S_MIN))
     begun = now if task.followed_at is None else datetime.fromisoformat(task.followed_at)

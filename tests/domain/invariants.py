@@ -4,6 +4,7 @@ Each invariant takes the whole history and the task that it folds to, and raises
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
@@ -120,17 +121,49 @@ def no_attempt_follows_one_that_was_delegated(history: History, task: Task) -> N
     assert not given or given[0].version > attempts[-1].version
 
 
-def a_job_has_its_time(history: History, task: Task) -> None:
-    """It neither expires nor is it given up before, whatever the time to live was."""
-    before: Task | None = None
+def ends_of_the_job(history: History) -> Iterator[datetime | None]:
+    """Until when a job elsewhere has time, after each event; None for no such end.
+
+    Of one that is followed the time does not count in which something is asked of its client. That
+    is reckoned here from what was given and asked, and not from what the task says of its time.
+    """
+    end, since, before = None, None, None
     for event, state in zip(history, states(history), strict=True):
-        until = before.delegated_until if before is not None else None
-        if until is not None and isinstance(event, events.TaskExpired):
-            assert event.at >= decisions.instant(until), event
-        followed = before is not None and before.is_followed
-        if until is not None and not followed and getattr(event, "callback_id", "") is None:
-            assert event.at >= decisions.instant(until), event
+        now, was_asking = datetime.fromisoformat(event.at), bool(before and before.outstanding)
+        if isinstance(event, (events.WorkDelegated, events.WorkFollowed)):
+            end = None if event.until is None else datetime.fromisoformat(event.until)
+        elif end is not None and state.outstanding and not was_asking:
+            since = now
+        elif end is not None and since is not None and was_asking and not state.outstanding:
+            end, since = end + (now - since), None
+        end = None if state.status.is_terminal else end
+        yield end
         before = state
+
+
+def a_job_has_its_time(history: History, task: Task) -> None:
+    """It neither expires nor is it given up before, whatever the time to live was.
+
+    But what waits for its client waits no longer than that was told.
+    """
+    before, until = task, None
+    for event, state, end in zip(history, states(history), ends_of_the_job(history), strict=True):
+        if until is not None and isinstance(event, events.TaskExpired):
+            assert before.outstanding or event.at >= decisions.instant(until), event
+        if until is not None and _is_given_up(event):
+            assert not before.outstanding, event
+            assert event.at >= decisions.instant(until), event
+        if until is not None and before.is_delegated and getattr(event, "callback_id", "") is None:
+            assert event.at >= decisions.instant(until), event
+        assert state.delegated_until == end, (event, end)
+        waits = state.is_followed and bool(state.outstanding)
+        assert (state.waiting_since is not None) == waits, event
+        before, until = state, end
+
+
+def _is_given_up(event: TaskEvent) -> bool:
+    reason = {"reason": "timeout"}
+    return isinstance(event, events.TaskFailed) and event.error.get("data") == reason
 
 
 def keys_are_minted_once(history: History, task: Task) -> None:

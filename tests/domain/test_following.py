@@ -1,6 +1,6 @@
 """A job that is looked at: what looks may record, in any order with everybody else's wishes."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -81,11 +81,39 @@ class LooksInAnyOrder(AnyWishInAnyOrder):
         if not self.task.is_followed:
             return
         unique = list({ask.name: ask for ask in wanted}.values())
+        is_late = decisions.is_overdue(self.task, self.now)
         new = self._work(jobs.ask_for_job, behind, unique)
         self._count_for_the_job()
         if new and not self.task.status.is_terminal:
+            assert not is_late
             assert jobs.ask_for_job(self.task, self.task.attempt, unique, self.now) == ()
             assert self.task.outstanding
+
+    @rule(seconds=st.sampled_from([0.0004, 20, 400]), is_cancelled=st.booleans())
+    def a_job_waits_for_its_client(self, seconds: float, is_cancelled: bool) -> None:
+        """However long it takes: what it had left before, it has left after."""
+        end, asked_at = self.task.delegated_until, self.task.waiting_since
+        if end is None or asked_at is None:
+            return
+        self.now += timedelta(seconds=seconds)
+        assert not decisions.is_overdue(self.task, self.now)
+        assert self._wish(jobs.end_overdue) == ()
+        if is_cancelled:
+            self._wish(decisions.request_cancel)
+        else:
+            self._wish(decisions.receive_input, {q.key: YES for q in self.task.outstanding})
+        if not self.task.status.is_terminal:
+            waited = datetime.fromisoformat(self.task.updated_at) - datetime.fromisoformat(asked_at)
+            assert self.task.due_at == end + waited
+
+    @rule(behind=BEHIND)
+    def a_job_goes_on(self, behind: int) -> None:
+        """Its task lives to its end, and is not told of more while it waits for its client."""
+        new = self._work(jobs.prolong, behind) if self.task.is_followed else ()
+        expires_at, due_at = self.task.expires_at, self.task.due_at
+        assert not (new and self.task.outstanding)
+        if self.task.is_followed and not behind and expires_at and due_at:
+            assert expires_at >= due_at or decisions.is_full(self.task)
 
     def _count_for_the_job(self) -> None:
         """What it has asked stands for a call that asks the same, as another attempt's does."""

@@ -26,7 +26,7 @@ from outlast.service.bridging.port import (
     Working,
 )
 from outlast.service.retention import Retention
-from outlast.service.run import Workbench
+from outlast.service.workbench import Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts import stores
@@ -257,12 +257,19 @@ async def test_what_a_job_asks_is_asked_once_and_answered_once(bench: Bench):
     assert bridge.answers == [{DEPLOY.name: YES}] * times
 
 
+class GoesOn(Fake):
+    """Its job ends once it has its answer."""
+
+    async def answer(self, task: Task, answers: Mapping[str, Mapping[str, Any]]) -> bool:
+        self.seen = Completed(RESULT)
+        return await super().answer(task, answers)
+
+
 async def test_an_answer_is_passed_on_at_once_although_the_next_look_is_far(bench: Bench):
-    bridge = Fake(seen=Asks([DEPLOY]), own_pace=Pace(HOUR_MS, HOUR_MS))
+    bridge = GoesOn(seen=Asks([DEPLOY]), own_pace=Pace(HOUR_MS, HOUR_MS))
     async with worker(bench, bridge):
         task = await followed(bench)
         asked = await until_it(bench, task, lambda t: t.status is TaskStatus.INPUT_REQUIRED)
-        bridge.seen = Completed(RESULT)
         answers = {asked.outstanding[0].key: YES}
         await bench.commands.change(
             task.id, lambda t: decisions.receive_input(t, answers, bench.clock())
