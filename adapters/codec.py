@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from ..domain import change
+from ..domain.jsontext import slow_dumps
 from ..domain.task import Task
 
 # A space in front says that the fast reader would lose something: large integers become floats.
@@ -18,7 +19,7 @@ def encode(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return _SLOW + json.dumps(value, separators=(",", ":")).encode("ascii")
+        return _SLOW + slow_dumps(value)
 
 
 def decode(text: bytes) -> Any:

@@ -46,6 +46,7 @@ class Fate:
         self.sent = False
         self.lost: str | None = None
         self.session_gone = False
+        self.stands = False  # it is of a connection, whose standing stream has been asked for
         self._on_sent = on_sent
 
     @property
@@ -93,7 +94,9 @@ class _Watched(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         fate = FATE.get()
         if fate is not None and request.method == "GET":
-            return await self._standing(request, fate)
+            # The standing stream names an event as well, when it is resumed: but not at first.
+            fate.stands |= "last-event-id" not in request.headers
+            return await (self._standing if fate.stands else self._resumed)(request, fate)
         if fate is None or not _is_call(request):
             return await self._inner.handle_async_request(request)
         request.extensions = {**request.extensions, "trace": fate.trace}
@@ -112,12 +115,21 @@ class _Watched(httpx2.AsyncBaseTransport):
             response.stream = _StandingStream(response.stream, fate)
         return response
 
+    async def _resumed(self, request: httpx2.Request, fate: Fate) -> httpx2.Response:
+        """The rest of an answer whose stream has ended: it may come now, or be lost again."""
+        response = await self._inner.handle_async_request(request)
+        is_stream = response.is_success and _kind(response) == "text/event-stream"
+        if is_stream and isinstance(response.stream, httpx2.AsyncByteStream):
+            fate.lost = None
+            response.stream = _WatchedStream(response.stream, fate)
+        return response
+
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
 async def _note(response: httpx2.Response, request: httpx2.Request, fate: Fate) -> httpx2.Response:
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _kind(response)
     if kind == "application/json":
         await response.aread()  # here, where a cut body fails this call and not the session
     elif isinstance(response.stream, httpx2.AsyncByteStream):
@@ -164,6 +176,11 @@ class _StandingStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _kind(response: httpx2.Response) -> str:
+    """The media type alone."""
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _is_answer(response: httpx2.Response) -> bool:

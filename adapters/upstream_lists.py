@@ -1,10 +1,16 @@
-"""One list of one upstream: read page by page, kept for a while, as it came. Not here: names."""
+"""One list of one upstream: read page by page, kept for a while, as it came. Not here: names.
+
+A reading belongs to none of those who wait for it: each waits for as long as it likes, and what
+becomes of the reading is every one's. So a server that never answers is asked once at a time, and
+holds up nobody for longer than they said.
+"""
 
 import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from mcp import MCPError
@@ -13,12 +19,15 @@ from mcp_types import METHOD_NOT_FOUND
 from ..domain import errors
 from ..domain.events import Json
 from ..domain.passing import Kind
+from .upstream_backoff import backoff_s
 from .upstream_http import FATE, Fate
 from .upstream_link import Link
 from .upstream_watch import PROMPTS, RESOURCES, TOOLS
 
 FRESH_S = 60.0
 LIST_S_MAX = 30.0  # for all pages together
+# Who can do without a list waits no longer for one that failed last time. It is read all the same.
+RETRIED_WAIT_S_MAX = 0.5
 PAGES_MAX = 200  # a paginator that never ends is cut off here
 ENTRIES_MAX = 20_000  # of one list; the rest is left out
 
@@ -60,6 +69,40 @@ class Part:
     is_public: bool
 
 
+@dataclass(frozen=True)
+class Wish:
+    """Since when a list is wanted; `within_s` bounds the wait, also from the reading's beginning:
+    who comes late waits for the rest of it."""
+
+    since: float
+    within_s: float | None = None
+
+    def left_s(self, began: float) -> float | None:
+        """How long a reading that began then is still waited for."""
+        if self.within_s is None:
+            return None
+        return max(0.0, self.within_s - (time.monotonic() - min(began, self.since)))
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One that is under way on a connection, and when it began."""
+
+    link: Link
+    began: float
+    task: asyncio.Task[None]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last reading on this connection, and all before it in a row, came to nothing."""
+
+    link: Link
+    reason: str
+    count: int
+    not_before: float
+
+
 class KnownList:
     """What was read last: the same tuple until it is read again.
 
@@ -71,18 +114,19 @@ class KnownList:
         self.shape = SHAPES[kind]
         self.entries: Definitions = ()
         self.outdated = False
-        self.turn = asyncio.Lock()  # who reads it
         self._kept_s = kept_s
         self._ttl_ms, self._is_public = 0, False
         self._read_on: Link | None = None
         self._read_at = 0.0
+        self._reading: Reading | None = None
+        self._failure: Failure | None = None
 
     def is_fresh(self, link: Link, since: float | None = None) -> bool:
         """True when it need not be read again on this connection.
 
         What was read since somebody asked is good for them, whatever its time.
         """
-        if self.outdated or link is not self._read_on:
+        if self._reading is not None or self.outdated or link is not self._read_on:
             return False
         if since is not None and self._read_at >= since:
             return True
@@ -97,22 +141,80 @@ class KnownList:
 
     def forget(self) -> None:
         """The server knows it otherwise: read it again before the next use."""
-        self._read_on = None
+        self.outdated = True
 
-    async def read_on(self, link: Link) -> None:
-        """Read all of it on this connection.
+    async def read_on(self, link: Link, wish: Wish) -> None:
+        """Return once it is known on this connection as well as was wished.
 
         Raises UpstreamUnavailable, or Stale when another connection may do better.
         """
+        while not self.is_fresh(link, wish.since):
+            reading = self._reading_on(link)
+            await self._over(reading, wish)
+            if reading.began >= wish.since:
+                return  # whatever has been told since
+
+    async def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.task.cancel()
+            await asyncio.wait({self._reading.task})
+
+    def _reading_on(self, link: Link) -> Reading:
+        """The one that is under way, or a new one. Raises UpstreamUnavailable while none is tried
+        again."""
+        reading, failure, now = self._reading, self._failure, time.monotonic()
+        if reading is not None:
+            if reading.link is link and not reading.task.done():
+                return reading
+            reading.task.cancel()
+        if failure is not None and failure.link is link and now < failure.not_before:
+            raise errors.UpstreamUnavailable(link.settings.name, failure.reason)
         self.outdated = False  # first: a change that is told while we read asks for more
-        began = time.monotonic()
+        reading = Reading(link, now, asyncio.create_task(self._read(link, now)))
+        self._reading = reading
+        reading.task.add_done_callback(partial(self._settle, reading))
+        return reading
+
+    async def _over(self, reading: Reading, wish: Wish) -> None:
+        """Wait for a reading, as long as it is wished, and share what becomes of it."""
+        within_s, link = wish.within_s, reading.link
+        if within_s is not None and self._failure is not None and self._failure.link is link:
+            wish = replace(wish, within_s=min(within_s, RETRIED_WAIT_S_MAX))
+        await asyncio.wait({reading.task}, timeout=wish.left_s(reading.began))
+        if not reading.task.done():
+            reason = f"{self.shape.method} has not been answered for {within_s:g} s"
+            raise errors.UpstreamUnavailable(link.settings.name, reason)
+        if reading.task.cancelled():
+            raise Stale(link.settings.name, "the connection has been replaced")
+        error = reading.task.exception()
+        if isinstance(error, errors.UpstreamUnavailable):
+            raise type(error)(error.upstream, error.reason) from error  # each has its own traceback
+        if error is not None:
+            raise error
+
+    def _settle(self, reading: Reading, task: asyncio.Task[None]) -> None:
+        """Keep what became of the reading. One that another has replaced says nothing."""
+        error = None if task.cancelled() else task.exception()
+        if self._reading is not reading:
+            return
+        self._reading = None
+        if error is None and not task.cancelled():
+            self._failure = None
+            return
+        self.outdated = True
+        if isinstance(error, errors.UpstreamUnavailable):
+            before, link = self._failure, reading.link
+            count = 1 + (before.count if before is not None and before.link is link else 0)
+            # One more than there were: to ask again at once has just cost others their wait.
+            not_before = time.monotonic() + backoff_s(count + 1)
+            self._failure = Failure(link, error.reason, count, not_before)
+
+    async def _read(self, link: Link, began: float) -> None:
         try:
             async with asyncio.timeout(LIST_S_MAX):
                 pages = await self._pages(link)
-        except BaseException as error:
-            self.outdated = True
-            if not isinstance(error, TimeoutError):
-                raise
+        except TimeoutError:
             reason = f"{self.shape.method} was not answered within {LIST_S_MAX:g} s"
             raise errors.UpstreamUnavailable(link.settings.name, reason) from None
         entries = [entry for page in pages for entry in _entries(page, self.shape.key)]

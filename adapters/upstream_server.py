@@ -28,7 +28,7 @@ from .upstream_catalogue import Catalogue
 from .upstream_ear import Ear
 from .upstream_facts import Facts
 from .upstream_link import Link
-from .upstream_lists import Definitions, KnownList, Part, Stale
+from .upstream_lists import Definitions, KnownList, Part, Stale, Wish
 from .upstream_request import Request
 from .upstream_settings import UpstreamSettings
 from .upstream_wire import askable
@@ -65,29 +65,28 @@ class UpstreamServer:
     def tools(self) -> Definitions | None:
         """The tools, where nothing need be asked or waited for; else None."""
         link, known = self._shared, self._tools
-        if link is None or link.is_over or known.turn.locked() or not known.is_fresh(link):
+        if link is None or link.is_over or not known.is_fresh(link):
             return None
         return known.entries
 
     async def listed(self, kind: Kind, within_s: float | None = None) -> Part | None:
         """The list; None when it does not offer the kind. Raises UpstreamUnavailable.
 
-        `within_s` bounds the wait for a connection, from its beginning.
+        `within_s` bounds the wait for a connection, from its beginning, and then for the list.
         """
-        known, asked_at = self._lists[kind], time.monotonic()
-        async with known.turn:
+        known, wish = self._lists[kind], Wish(time.monotonic(), within_s)
+        link = await self.open_shared(within_s)
+        # Tools have always been asked for, also of servers that forgot to say that they have.
+        if kind != "tools" and known.shape.capability not in link.facts.capabilities:
+            return None
+        try:
+            await known.read_on(link, wish)
+        except Stale:
+            if not link.retired:  # by another who waited
+                self.retire(link)
             link = await self.open_shared(within_s)
-            # Tools have always been asked for, also of servers that forgot to say that they have.
-            if kind != "tools" and known.shape.capability not in link.facts.capabilities:
-                return None
-            if not known.is_fresh(link, asked_at):
-                try:
-                    await known.read_on(link)
-                except Stale:
-                    self.retire(link)
-                    link = await self.open_shared(within_s)
-                    await known.read_on(link)
-            return known.part(link)
+            await known.read_on(link, wish)
+        return known.part(link)
 
     async def lend(self, request: Request) -> Link:
         """See Lender."""
@@ -146,6 +145,7 @@ class UpstreamServer:
             self._let_go(link)
         if self._closing:
             await asyncio.wait(self._closing)
+        await asyncio.gather(*(known.close() for known in self._lists.values()))
 
     async def open_shared(self, within_s: float | None = None) -> Link:
         """See Source."""

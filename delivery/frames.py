@@ -3,13 +3,13 @@
 Built by splicing: a task's JSON is stored ready for the wire and not parsed again on its way.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 
+from ..domain.jsontext import slow_dumps
 from .port import VERSION_META_KEY, Change
 
 SUBSCRIPTION_META_KEY = "io.modelcontextprotocol/subscriptionId"
@@ -53,7 +53,7 @@ def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
+        return slow_dumps(value)
 
 
 class Frames:

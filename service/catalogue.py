@@ -152,6 +152,8 @@ def _place_after(cursor: Any, kind: Kind, names: Sequence[str]) -> int:
         of, place, name = text.decode("utf-8", "surrogatepass").split(":", 2)
         if of != kind:
             raise ValueError(of)
+        if int(place) < 1:
+            raise ValueError(place)
         # By its place, as long as it is there: some servers list a name twice.
         known, last = int(place), int(place) - 1
         return known if names[last : last + 1] == [name] else names.index(name) + 1

@@ -199,8 +199,9 @@ class Endpoint:
         if isinstance(result, bytes):
             return self._head + (result[1:] if result == b"{}" else b"," + result[1:])
         # Ours over an upstream's own: it is Outlast that the client is talking to.
-        given = cast(dict[str, Any], result.get("_meta") or {})
-        meta = {**given, **self._server_info}
+        given = result.get("_meta")
+        theirs = cast(dict[str, Any], given) if isinstance(given, dict) else {}
+        meta = {**theirs, **self._server_info}
         return jsonrpc.dumps({"resultType": "complete", **result, "_meta": meta})
 
 

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 import orjson
 from mcp_types import INVALID_REQUEST, PARSE_ERROR
+
+from ..domain.jsontext import slow_dumps
 
 DEPTH_MAX = 64  # no honest call nests deeper; deep ones exhaust validators further in
 ID_LENGTH_MAX = 1024
@@ -138,7 +141,16 @@ def dumps(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:
-        return json.dumps(value, separators=(",", ":")).encode("ascii")
+        return slow_dumps(value)
+
+
+def loads(text: bytes) -> Any:
+    """The value that `dumps` was given, integers beyond 64 bits and lone surrogates included."""
+    if _LONG not in text.translate(_DIGITS):
+        with suppress(ValueError):
+            return orjson.loads(text)
+    # Also of a task that was stored with Infinity in it, before that became null.
+    return json.loads(text)
 
 
 def result_bytes(request_id: RequestId, result: bytes) -> bytes:

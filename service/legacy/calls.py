@@ -11,13 +11,13 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import orjson
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 
 from ...domain import errors
 from ...domain.extension import REQUIRED_CAPABILITIES
 from ...domain.ports import Logged, Progress
+from .. import jsonrpc
 from ..exchange import IDEMPOTENCY_META_KEY, Exchange
 from ..jsonrpc import RequestId
 from ..policy import Policies, Run
@@ -108,7 +108,7 @@ class Calls:
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-        return orjson.loads(result) if isinstance(result, bytes) else result
+        return jsonrpc.loads(result) if isinstance(result, bytes) else result
 
 
 def exchange_of(context: Context) -> Exchange:
@@ -149,7 +149,7 @@ def _plain(result: dict[str, Any], *, as_task: bool) -> dict[str, Any]:
 
 
 async def _pass_on(context: Context, exchange: Exchange, news: Progress | Logged) -> None:
-    wire = orjson.loads(exchange.notification(news))
+    wire = jsonrpc.loads(exchange.notification(news))
     await tell(context, wire["method"], wire["params"], alone=False)
 
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
 from ...delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
 from ...domain import errors
+from .. import jsonrpc
 from .asking import Context, tell
 from .visit import HERE, Session
 
@@ -91,7 +91,7 @@ async def _relay(
     frames = watch.frames()
     try:
         async for frame in frames:
-            message: dict[str, Any] = orjson.loads(frame) if frame != KEEP_ALIVE else {}
+            message: dict[str, Any] = jsonrpc.loads(frame) if frame != KEEP_ALIVE else {}
             params = dict(message.get("params") or {})
             if not began.done():
                 began.set_result(params["notifications"])

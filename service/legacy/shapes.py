@@ -43,6 +43,8 @@ def plain(result: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in result.items() if key not in _OF_THIS_REVISION}
     if not isinstance(given.get("structuredContent", {}), dict):
         del given["structuredContent"]  # what it says is in the content as well
+    if not isinstance(given.get("_meta", {}), dict):
+        del given["_meta"]  # no client could read it
     if SERVER_INFO_META_KEY in _object(given.get("_meta")):
         meta = {k: v for k, v in given.pop("_meta").items() if k != SERVER_INFO_META_KEY}
         given |= {"_meta": meta} if meta else {}
@@ -82,8 +84,7 @@ def task(detailed: Mapping[str, Any]) -> dict[str, Any]:
 
 def related(result: Mapping[str, Any], task_id: str) -> dict[str, Any]:
     """A result or the parameters of a request, marked as belonging to a task."""
-    meta = cast(dict[str, Any], result.get("_meta") or {})
-    return {**result, "_meta": {**meta, RELATED_TASK: {"taskId": task_id}}}
+    return {**result, "_meta": {**_object(result.get("_meta")), RELATED_TASK: {"taskId": task_id}}}
 
 
 def marked(request: Mapping[str, Any], task_id: str) -> dict[str, Any]:

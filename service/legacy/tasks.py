@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import orjson
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
 from ...domain import draft, errors
 from ...domain.clienting import TERMINAL
 from ...domain.push import Filter, Page
+from .. import jsonrpc
 from ..exchange import Exchange
 from . import shapes
 from .asking import Context
@@ -82,7 +82,7 @@ class OlderTasks:
     async def _detailed(self, exchange: Exchange, task_id: str) -> Mapping[str, Any]:
         look = replace(exchange, method="tasks/get", params={"taskId": task_id})
         wire = await self.waiting.methods["tasks/get"](look)
-        return orjson.loads(wire) if isinstance(wire, bytes) else wire
+        return jsonrpc.loads(wire) if isinstance(wire, bytes) else wire
 
 
 def _task_id(context: Context) -> str:

@@ -6,7 +6,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import orjson
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
@@ -15,6 +14,7 @@ from ...domain import errors
 from ...domain.clienting import TERMINAL
 from ...domain.events import ProgressReported, TaskEvent
 from ...domain.task import Task
+from .. import jsonrpc
 from ..exchange import Exchange
 from . import shapes
 from .asking import Context, ask, tell
@@ -125,7 +125,7 @@ class Waiting:
                 raise errors.TaskNotFound
             async with aclosing(watch.frames()) as frames:
                 async for frame in frames:
-                    message: dict[str, Any] = orjson.loads(frame) if frame != KEEP_ALIVE else {}
+                    message: dict[str, Any] = jsonrpc.loads(frame) if frame != KEEP_ALIVE else {}
                     if message.get("method") == "notifications/tasks":
                         yield message["params"]
         finally:

@@ -1,6 +1,8 @@
 """`tools/call`: the plain result or a task, by the tool's policy and what this request declares."""
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -43,6 +45,9 @@ INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
 # What is read here. `task` is of the revision before, and says nothing in this one.
 PARAMETERS = frozenset({"name", "arguments", "inputResponses", "requestState", "_meta", "task"})
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
+LEAVE_S_MAX = 30.0  # to stop a call that nobody is there for, and what came of it
+
+_log = logging.getLogger("outlast.worker")
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,7 @@ class ToolMethods:
     ) -> None:
         self._bench, self._catalogue, self._ids = bench, catalogue, TaskIds()
         self._policies, self._seal = policies, seal
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def call(self, exchange: Exchange) -> dict[str, Any]:
         """Serve one call. Nothing is created before everything that can be refused has been.
@@ -146,11 +152,9 @@ class ToolMethods:
             raise Rejection(refused.code, refused.message, data=refused.data)
 
     def _may_become_a_task(self, call: Call) -> bool:
-        if call.exchange.declares_tasks:
-            return True
-        if call.policy.run is Run.TASK_ONLY:
+        if not call.exchange.declares_tasks and call.policy.run is Run.TASK_ONLY:
             raise errors.MissingCapability(REQUIRED_CAPABILITIES)
-        return False
+        return call.exchange.declares_tasks
 
     def _begins_plain(self, call: Call) -> bool:
         """A keyed call is recorded before it is sent, so that sent twice it runs once."""
@@ -214,18 +218,19 @@ class ToolMethods:
         takes = self._bench.worker.bench.takes_task(call.tool.upstream, call.tool.upstream_name)
         sent = replace(_tool_call(call), takes_task=takes)
         reader = NewsReader(await self._bench.upstreams.call(sent))
+        item: CallNews | None = None
         adopted = False
         try:
             give_up_at = asyncio.get_running_loop().time() + call.policy.grace / 1000
-            try:
+            with contextlib.suppress(TimeoutError):
                 item = await reader.next(call.exchange.tell, give_up_at)
-            except TimeoutError:
-                adopted = True
-                return await self._adopt(call, reader)
-            if self._belongs_to_the_client(call, item):
+            if isinstance(item, LegEnded) and call.policy.ask is Ask.BEFORE:
                 return self._answer(call, item)
-            if isinstance(item, Returned | Faulted) and not _is_begun(item):
-                return await self._record(call, item)
+            # A task that the upstream has made of it is no end: that will tell the rest.
+            is_begun = isinstance(item, Returned) and is_task(item.result)
+            if isinstance(item, Returned | Faulted) and not is_begun:
+                is_plain = call.policy.run is Run.AUTO
+                return self._answer(call, item) if is_plain else await self._record(call, item)
             if item is not None:
                 reader.put_back(item)
             adopted = True
@@ -233,12 +238,6 @@ class ToolMethods:
         finally:
             if not adopted:
                 await reader.abandon()
-
-    def _belongs_to_the_client(self, call: Call, item: CallNews | None) -> bool:
-        if isinstance(item, LegEnded):
-            return call.policy.ask is Ask.BEFORE
-        is_over = isinstance(item, Returned | Faulted) and not _is_begun(item)
-        return call.policy.run is Run.AUTO and is_over
 
     async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         opening = self._opening(call)
@@ -256,13 +255,34 @@ class ToolMethods:
             await following.disown(task, following.job_in(task, answer))
             raise
         except BaseException:
-            await reader.abandon()
+            self._leave(task, reader)
             raise
         if created is None:
-            await reader.abandon()
+            self._leave(task, reader)
             return await self._lost_race(call)
         self._bench.worker.adopt(created, reader)
         return await self._told(created, call)
+
+    def _leave(self, task: Task, reader: NewsReader) -> None:
+        """Stop a call that no task is kept for, whatever becomes of the request meanwhile."""
+        leaving = asyncio.create_task(self._left(task, reader))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _left(self, task: Task, reader: NewsReader) -> None:
+        """An answer that came first stays one: what it speaks of would be followed by nobody."""
+        try:
+            async with asyncio.timeout(LEAVE_S_MAX):
+                await reader.call.cancel()
+                while isinstance(item := await reader.next(lambda _: None), HeldAsk):
+                    pass  # nobody waits for its answer any more
+                if isinstance(item, Returned):
+                    following = self._bench.worker.bench.following
+                    await following.disown(task, following.job_in(task, item.result))
+        except Exception:  # noqa: BLE001 - the client has been told why there is no task
+            _log.warning("a call without a task was left as it was", exc_info=True)
+        finally:
+            await reader.close()
 
     async def _record(self, call: Call, item: Returned | Faulted) -> dict[str, Any]:
         """The task of a call that has ended; its plain answer, where a quota allows no task."""
@@ -287,7 +307,8 @@ class ToolMethods:
     # --- tasks
 
     def _opening(self, call: Call) -> events.TaskOpened:
-        hints = cast(dict[str, Any], call.tool.definition.get("annotations") or {})
+        given = call.tool.definition.get("annotations")
+        hints = cast(dict[str, Any], given) if isinstance(given, dict) else {}
         return events.TaskOpened(
             task_id=self._ids.new(),
             version=1,
@@ -329,8 +350,7 @@ class ToolMethods:
         """The task that this key opened, unless its time is over: then it is nobody's."""
         if call.idempotency_key is None:
             return None
-        owner = call.exchange.owner.key
-        known = await self._bench.views.opened_with(owner, call.idempotency_key)
+        known = await self._bench.views.opened_with(call.exchange.owner.key, call.idempotency_key)
         if known is None or not await self._bench.retention.keeps(known):
             return None
         return known.task_id
@@ -350,11 +370,6 @@ class ToolMethods:
             await call.webhook.follow(task.id)
         push = self._bench.push
         return created_task(task) if push is None else push.created(call.exchange, task)
-
-
-def _is_begun(item: CallNews) -> bool:
-    """Whether the upstream has made a task of its own of the call, which will tell the rest."""
-    return isinstance(item, Returned) and is_task(item.result)
 
 
 def _tool_call(call: Call) -> ToolCall:
@@ -378,9 +393,7 @@ def _object_or_none(params: Mapping[str, Any], name: str) -> Mapping[str, Any] |
 
 
 def _check_key(key: Any) -> None:
-    if key is None:
-        return
-    if not isinstance(key, str) or not 0 < len(key) <= IDEMPOTENCY_KEY_LENGTH_MAX or "\0" in key:
-        raise errors.InvalidCall(
-            f"{IDEMPOTENCY_META_KEY} must be 1 to {IDEMPOTENCY_KEY_LENGTH_MAX} characters"
-        )
+    longest = IDEMPOTENCY_KEY_LENGTH_MAX
+    is_good = isinstance(key, str) and 0 < len(key) <= longest and "\0" not in key
+    if key is not None and not is_good:
+        raise errors.InvalidCall(f"{IDEMPOTENCY_META_KEY} must be 1 to {longest} characters")

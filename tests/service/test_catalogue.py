@@ -1,5 +1,6 @@
 """What tools a client is shown: whole, in pages, named apart, and with their headers checked."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -80,6 +81,14 @@ async def test_each_page_tells_how_long_and_for_whom_it_may_be_kept(client: RawC
 
 async def test_a_cursor_that_is_not_ours_is_refused(client: RawClient):
     for cursor in ("", "bm9wZQ==", "é", "=", 5, [], {}, True):
+        reply = await client.request("tools/list", {"cursor": cursor})
+        assert reply.refusal == (400, INVALID_PARAMS)
+
+
+async def test_a_cursor_whose_place_is_before_the_first_page_is_refused(client: RawClient):
+    names = [tool["name"] for page in await pages(client) for tool in page["tools"]]
+    for place, name in ((-1, names[-2]), (-10, names[-11]), (0, names[-1])):
+        cursor = base64.urlsafe_b64encode(f"tools:{place}:{name}".encode()).decode()
         reply = await client.request("tools/list", {"cursor": cursor})
         assert reply.refusal == (400, INVALID_PARAMS)
 

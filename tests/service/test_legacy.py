@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 WAIT_S = 20.0
 IDLE_S = 3  # enough to shake hands and to call, also on a busy machine
-UNSUPPORTED = -32022
+UNSUPPORTED, INVALID_REQUEST = -32022, -32600
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,25 @@ async def test_the_same_request_sent_again_gets_the_result_of_the_first(
         "tools/call", 41, name="note_task", arguments={"path": str(path), "text": "x"}
     )
     assert other["error"]["code"] == -32602
+
+
+async def test_an_id_that_reads_like_one_in_flight_is_refused_until_that_is_answered(
+    alice: RawSession,
+):
+    call = {"name": "sign_task_during", "arguments": {"document": "The deed"}}
+    twin, last = {**request("ping", {}, 50), "id": "50"}, dict[str, Any]()
+    async with alice.stream(request("tools/call", call, 50)) as events:
+        async for event in events:
+            if event.message.get("method") == "elicitation/create":
+                refused = await alice.post(twin)
+                assert (refused.status_code, refused.json()["id"]) == (400, "50")
+                assert refused.json()["error"]["code"] == INVALID_REQUEST
+                answer = {"action": "accept", "content": {"name": "Ada"}}
+                reply = {"jsonrpc": "2.0", "id": event.message["id"], "result": answer}
+                assert (await alice.post(reply)).status_code == 202
+            last = event.message
+    assert (last["id"], "result" in last) == (50, True)
+    assert (await alice.post(twin)).status_code == 200
 
 
 @pytest.mark.promise("a-call-of-a-session-runs-once")
