@@ -24,6 +24,7 @@ RECONNECT_PAUSE_S = 0.5
 LOOK_LIVE_S = 30.0
 LOOK_DOWN_S = 1.0
 LOOK_BATCH = 1_000
+DIGITS_MAX = 19  # of a version: anybody may say more, and very many cannot be read at all
 
 _log = logging.getLogger("outlast.signal")
 
@@ -65,12 +66,19 @@ class PostgresSignal(Bus):
     async def _look_for_ever(self) -> None:
         while True:
             await self._until_a_look_is_due()
-            with contextlib.suppress(errors.StoreUnavailable):
-                watched = self.watched()
-                for first in range(0, len(watched), LOOK_BATCH):
-                    await self._look(watched[first : first + LOOK_BATCH])
-                if not self.is_live:
-                    self.unseen_moved()
+            try:
+                await self._look_at_all()
+            except errors.StoreUnavailable:
+                pass
+            except Exception:  # noqa: BLE001 - the edge: one failure must not end all looking
+                _log.exception("a look at the watched tasks stumbled; there will be others")
+
+    async def _look_at_all(self) -> None:
+        watched = self.watched()
+        for first in range(0, len(watched), LOOK_BATCH):
+            await self._look(watched[first : first + LOOK_BATCH])
+        if not self.is_live:
+            self.unseen_moved()
 
     async def _until_a_look_is_due(self) -> None:
         if self.is_live:
@@ -97,6 +105,8 @@ class PostgresSignal(Bus):
                     _log.exception("the signal connection failed for an unexpected reason")
                 elif self.is_live:
                     _log.warning("the signal connection is lost; waiters look again by themselves")
+            except Exception:  # noqa: BLE001 - the edge: who ends here would be deaf for ever
+                _log.exception("the signal stumbled; it listens anew")
             finally:
                 self._deaf.set()
             await asyncio.sleep(RECONNECT_PAUSE_S)
@@ -158,7 +168,11 @@ class PostgresSignal(Bus):
         else:
             task_id, _, rest = payload.partition(":")
             version, _, owner = rest.partition(":")
-            if version.isdecimal():  # anybody may notify on this channel
+            if _is_number(version):  # anybody may notify on this channel
                 self.moved(task_id, int(version))
             if owner:
                 self.owner_moved(owner)
+
+
+def _is_number(text: str) -> bool:
+    return len(text) <= DIGITS_MAX and text.isascii() and text.isdecimal()

@@ -1,5 +1,6 @@
 """The one loop of every delivery: read what is new, else wait for the signal, else look again."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
@@ -21,10 +22,10 @@ async def follow(
     A task that is stored no more has ended. Raises StoreUnavailable when the store stays away for
     STORE_PATIENCE_S.
     """
-    places = dict(after)
+    places, loop = dict(after), asyncio.get_running_loop()
     # Watch before the first read: a change committed between the two must end the first wait.
     async with signal.watching(*places) as wakeup:
-        looks, away_s = set(places), 0.0
+        looks, away_since = set(places), None
         while places:
             try:
                 for task_id in sorted(looks):
@@ -33,10 +34,11 @@ async def follow(
                             yield change
                             del change  # while all is quiet, nothing is held
                     looks.discard(task_id)
-                away_s = 0.0
+                away_since = None
             except errors.StoreUnavailable:
-                away_s += RETRY_S
-                if away_s >= STORE_PATIENCE_S:
+                # By the clock, and not so many tries: each takes its time.
+                away_since = loop.time() if away_since is None else away_since
+                if loop.time() - away_since >= STORE_PATIENCE_S:
                     raise
             if places:
                 looks |= await _moved(wakeup, places, RETRY_S if looks else recheck_s)

@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...domain import base64url, draft
+from ...domain import base64url, draft, errors
 from ...domain.events import ProgressReported, TaskEvent
 from ...domain.push import LoggedEvent
 from ...domain.task import Task
@@ -19,6 +20,11 @@ HASH_LENGTH = 22
 # What is left out of data that are too large, until they are not.
 _OUTCOME = ("result", "error", "inputRequests")
 _TEXT = ("statusMessage", "message")
+
+# Why a task cannot be opened here: its key, what is stored of it, or that a newer release wrote it.
+UNOPENED = (errors.PayloadError, LookupError)
+
+_log = logging.getLogger("outlast.events")
 
 Occurrence = dict[str, Any]
 Row = tuple[int, bytes]
@@ -41,23 +47,35 @@ class Occurrences:
         """The occurrence of this event; None when the task is stored no more or never was so far.
 
         `present` is the task's view row. With it and the `tool` known, the newest event of a task
-        costs no read at all.
+        costs no read at all. Raises UNOPENED.
         """
         if tool is not None and present is not None and _is_enough(name, version, present):
             return _of_wire(name, version, tool, present[1])
         return (await self._folded(name, task_id, [version])).get(version)
 
     async def many(self, name: str, events: Sequence[LoggedEvent]) -> Sequence[Occurrence | None]:
-        """One for each event, in their order; None where `one` would say so."""
+        """One for each event, in their order; None where `one` would say so, or raises UNOPENED.
+
+        A task that cannot be opened here is a gap in the events of its owner, and not their end.
+        """
         by_task: dict[str, list[LoggedEvent]] = {}
         for event in events:
             by_task.setdefault(event.task_id, []).append(event)
         found = {
             (task_id, version): occurrence
             for task_id, of_task in by_task.items()
-            for version, occurrence in (await self._of_task(name, of_task)).items()
+            for version, occurrence in (await self._openable(name, of_task)).items()
         }
         return [found.get((event.task_id, event.version)) for event in events]
+
+    async def _openable(self, name: str, events: Sequence[LoggedEvent]) -> Mapping[int, Occurrence]:
+        """`_of_task`, and nothing of a task that cannot be opened."""
+        try:
+            return await self._of_task(name, events)
+        except UNOPENED as error:
+            facts = {"task": events[0].task_id, "why": str(error)}
+            _log.warning("a task cannot be opened; its events are told as a gap", extra=facts)
+            return {}
 
     async def _of_task(self, name: str, events: Sequence[LoggedEvent]) -> Mapping[int, Occurrence]:
         """All events of one task: mostly one, and that the newest."""

@@ -71,7 +71,7 @@ class EventStream:
         named = subscription.running
         self._running = None if named is None else set(named)
         self._unsure = set(named or ())  # may have ended since they were looked at
-        self._away_s = 0.0
+        self._away_since: float | None = None
         self._bell, self._is_closed = Bell(), False
 
     @property
@@ -118,7 +118,7 @@ class EventStream:
                         if self._is_over():
                             yield self._frames.terminated(_told(ended()))
                             return
-                        pause_s = RETRY_S if self._away_s else shared.recheck_s
+                        pause_s = shared.recheck_s if self._away_since is None else RETRY_S
                         wait = _ringing(bell, wakeup.wait(pause_s))
                     await bell.wait()
                     if bell.take_due():
@@ -142,14 +142,14 @@ class EventStream:
                 async for frame in news:
                     yield frame
                     del frame
-            self._away_s = 0.0
+            self._away_since = None
         except errors.StoreUnavailable:
-            is_first = not self._away_s
-            self._away_s += RETRY_S
-            if self._away_s >= STORE_PATIENCE_S:
-                raise
-            if is_first:
+            now = asyncio.get_running_loop().time()  # and not so many tries: each takes its time
+            if self._away_since is None:
+                self._away_since = now
                 yield self._frames.error(_AWAY)
+            elif now - self._away_since >= STORE_PATIENCE_S:
+                raise
 
     async def _find_ended(self) -> None:
         """Before the events are read: all those of a task that has ended are committed."""
@@ -203,7 +203,7 @@ class EventStream:
     def _is_over(self) -> bool:
         """Every named task has ended, and all of its events were told."""
         has_ended = self._running is not None and not self._running
-        return has_ended and not self._away_s and not self._must_end()
+        return has_ended and self._away_since is None and not self._must_end()
 
 
 _AWAY = {

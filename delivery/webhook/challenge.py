@@ -9,6 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -29,6 +30,14 @@ REMEMBERED_MAX = 10_000
 _UNSENT = frozenset({"connection_refused", "tls_error"})
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What came of one challenge: why the endpoint is not verified, None when it is."""
+
+    reason: str | None
+    was_posted: bool
+
+
 class Challenger:
     """Asks endpoints whether they want what is coming. One for a process."""
 
@@ -36,7 +45,7 @@ class Challenger:
         self, client: WebhookClient, clock: Clock, server: signing.ServerKey | None
     ) -> None:
         self._client, self._now, self._server = client, clock, server
-        self._asking: dict[tuple[str, str], asyncio.Task[str | None]] = {}
+        self._asking: dict[tuple[str, str], asyncio.Task[_Answer]] = {}
         self._refused: dict[tuple[str, str], tuple[float, str]] = {}
         self._asked: dict[str, deque[float]] = {}
 
@@ -51,17 +60,21 @@ class Challenger:
             asking = self._asking.get(key)
             if asking is None:
                 self._count(_host(url))
-                asking = asyncio.create_task(self.ask(url, subscription_id, secret))
+                asking = asyncio.create_task(self._ask(url, subscription_id, secret))
                 self._asking[key] = asking
                 asking.add_done_callback(lambda _: self._asking.pop(key, None))
-            reason = await asyncio.shield(asking)
-            if reason is not None and reason not in _UNSENT:
+            answer = await asyncio.shield(asking)
+            reason = answer.reason
+            if reason is not None and answer.was_posted:
                 self._remember(key, reason)
         if reason is not None:
             raise errors.EndpointNotVerified(reason)
 
     async def ask(self, url: str, subscription_id: str, secret: bytes) -> str | None:
         """One challenge, whatever came of others: why it is not verified, None when it is."""
+        return (await self._ask(url, subscription_id, secret)).reason
+
+    async def _ask(self, url: str, subscription_id: str, secret: bytes) -> "_Answer":
         nonce = secrets.token_urlsafe(32)
         body = orjson.dumps({"type": draft.VERIFICATION, "challenge": nonce})
         webhook_id = f"msg_{draft.VERIFICATION}_{secrets.token_hex(12)}"
@@ -69,9 +82,10 @@ class Challenger:
             [secret], self._server, webhook_id, int(self._now().timestamp()), body, subscription_id
         )
         outcome = await self._client.post(url, body, headers, head_bytes=VERIFICATION_BYTES_MAX)
-        if not outcome.attempted:
-            return Category.TIMEOUT
-        return outcome.category or _echo_fault(outcome, nonce)
+        if not outcome.attempted:  # we had no place for it: the endpoint knows nothing of it
+            return _Answer(Category.TIMEOUT, was_posted=False)
+        reason = outcome.category or _echo_fault(outcome, nonce)
+        return _Answer(reason, was_posted=reason not in _UNSENT)
 
     def _known_refusal(self, key: tuple[str, str]) -> str | None:
         until, reason = self._refused.get(key, (0.0, ""))

@@ -94,6 +94,13 @@ def next_step(attempts: int, outcome: Outcome, chance: float) -> Step:
             return RetryIn(_pause_s(attempts, outcome, chance))
 
 
+def unsent(attempts: int, chance: float) -> Step:
+    """What follows an attempt that had nothing to send: the same pauses, and nobody to blame."""
+    if attempts >= ATTEMPTS_MAX:
+        return Abandon()
+    return RetryIn(min(_jittered_s(attempts, chance), DELAY_S_MAX))
+
+
 def category(outcome: Outcome) -> Category | None:
     """The word for a failure; None for a success."""
     match outcome:
@@ -136,8 +143,12 @@ def is_overload(outcome: Outcome) -> bool:
 def _pause_s(attempts: int, outcome: Outcome, chance: float) -> float:
     least_s = OVERLOAD_DELAY_S_MIN if is_overload(outcome) else 0.0
     base_s = max(DELAYS_S[attempts], least_s)
-    pause_s = max(DELAYS_S[attempts] * (1 + JITTER * (2 * chance - 1)), least_s)
+    pause_s = max(_jittered_s(attempts, chance), least_s)
     if isinstance(outcome, Answered) and outcome.retry_after_s is not None:
         # Heard, but not believed beyond measure: an endpoint cannot park its events for a year.
         pause_s = max(pause_s, min(outcome.retry_after_s, 2 * base_s))
     return min(pause_s, DELAY_S_MAX)
+
+
+def _jittered_s(attempts: int, chance: float) -> float:
+    return DELAYS_S[attempts] * (1 + JITTER * (2 * chance - 1))

@@ -21,7 +21,7 @@ from ...domain import draft, errors
 from ...domain.ports import Clock, Signal
 from ...domain.push import Attempt, DueDelivery, Health, Outbox, WebhookSubscriptions
 from ..events.cursors import Cursors
-from ..events.occurrences import Occurrences, event_id
+from ..events.occurrences import UNOPENED, Occurrences, event_id
 from ..frames import dumps
 from . import schedule, signing
 from .breaker import Breaker
@@ -199,9 +199,14 @@ class Sender:
         if due.why != REVOKED and not self._may_receive(due.owner):
             await self._stores.subscriptions.end(due.subscription_id, REVOKED)
             return
-        message = await self._message(due)
+        try:
+            message = await self._message(due)
+        except UNOPENED as error:  # another process may have the key, or this one some day
+            _log.warning("a delivery's task cannot be opened: %s", error, extra=_facts(due))
+            await self._settle_unsent(due, schedule.unsent(due.attempts + 1, _chance()))
+            return
         if message is None:  # the task is stored no more: the removal queued a gap
-            await self._settle(due, event_id(due.name, due.task_id, due.version), None)
+            await self._settle_unsent(due, schedule.Abandon())
             return
         sealing = self._sealing
         try:
@@ -245,39 +250,43 @@ class Sender:
             return None
         return Message(occurrence["eventId"], dumps({**occurrence, "cursor": cursor}))
 
-    async def _settle(self, due: DueDelivery, webhook_id: str, outcome: Outcome | None) -> None:
-        """Write down what came of it; None for what could not be sent at all."""
-        number = due.attempts + 1
-        answer = None if outcome is None else _answer(outcome)
-        step = (
-            schedule.Abandon()
-            if answer is None
-            else schedule.next_step(number, answer, random.random())  # noqa: S311 - it spreads retries, and hides nothing
-        )
-        status = None if outcome is None else outcome.status
+    async def _settle(self, due: DueDelivery, webhook_id: str, outcome: Outcome) -> None:
+        """Write down what came of it."""
+        answer = _answer(outcome)
+        step = schedule.next_step(due.attempts + 1, answer, _chance())
+        # The breaker first: once this is settled, the next one might else be claimed in between.
+        is_hopeless = await self._note(due, answer)
+        if not await self._write_down(due, webhook_id, step, outcome):
+            return
+        if isinstance(step, schedule.Deactivate):
+            await self._suspend(due, "its endpoint says that it is gone")
+        elif is_hopeless:
+            await self._suspend(due, "its endpoint has failed for too long")
+
+    async def _settle_unsent(self, due: DueDelivery, step: schedule.Step) -> None:
+        """Write down that there was nothing to send. It says nothing of the endpoint."""
+        webhook_id = event_id(due.name, due.task_id, due.version)
+        await self._write_down(due, webhook_id, step, Outcome(None, None))
+
+    async def _write_down(
+        self, due: DueDelivery, webhook_id: str, step: schedule.Step, outcome: Outcome
+    ) -> bool:
         attempt = Attempt(
             self._now(),
             due.subscription_id,
             webhook_id,
-            number,
-            None if outcome is None else outcome.category,
-            None if status is None else status // 100,
-            0 if outcome is None else outcome.latency_ms,
+            due.attempts + 1,
+            outcome.category,
+            None if outcome.status is None else outcome.status // 100,
+            outcome.latency_ms,
             _word(step),
         )
         retry_in_s = step.seconds if isinstance(step, schedule.RetryIn) else None
         if isinstance(step, schedule.Deactivate) and due.envelope != draft.ENDED:
             retry_in_s = GONE_PAUSE_S
-        # The breaker first: once this is settled, the next one might else be claimed in between.
-        is_hopeless = answer is not None and await self._note(due, answer)
-        if not await self._stores.outbox.settle(due, attempt, retry_in_s):
-            self.counts[LOST] += 1
-            return
-        self.counts[attempt.step] += 1
-        if isinstance(step, schedule.Deactivate):
-            await self._suspend(due, "its endpoint says that it is gone")
-        elif is_hopeless:
-            await self._suspend(due, "its endpoint has failed for too long")
+        is_settled = await self._stores.outbox.settle(due, attempt, retry_in_s)
+        self.counts[attempt.step if is_settled else LOST] += 1
+        return is_settled
 
     async def _note(self, due: DueDelivery, answer: schedule.Outcome) -> bool:
         """Tell the endpoint's breaker, on top of what others have told it meanwhile.
@@ -303,6 +312,10 @@ class Sender:
         await self._stores.outbox.suspend(due.subscription_id)
         self.counts["suspended"] += 1
         _log.warning("a webhook subscription is suspended: %s", why, extra=_facts(due))
+
+
+def _chance() -> float:
+    return random.random()  # noqa: S311 - it spreads retries, and hides nothing
 
 
 def _answer(outcome: Outcome) -> schedule.Outcome:

@@ -5,17 +5,18 @@ arguments, URL, secret, tasks, quota, and only then one challenge to the endpoin
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import rfc8785
 
 from ...domain import draft, errors
-from ...domain.ports import Clock
+from ...domain.ports import Clock, TaskView
 from ...domain.push import (
     Filter,
+    Health,
     Outbox,
     OwnerEvents,
     SubscriptionKey,
@@ -35,6 +36,8 @@ from .vault import Vault
 TTL_S_MIN = 60.0
 FORMER_S = 86_400.0  # how long deliveries are signed with the former secret beside the new one
 SWEEPS_MAX = 25  # batches of history that a subscribe call queues itself; the rest comes later
+
+_UNKNOWN = Health(revision=-1)  # older than all: to ask with it is to be told what is known
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,14 @@ class SubscriptionMethods:
         if known is None:
             after = await self._check_tasks(request, wanted, start)
             await self._verify(key, subscription_id, secret)
+            await self._owned(request, wanted)  # still: it took as long as the endpoint liked
         sealed = self._vault.seal(secret, subscription_id)
         is_new = await self._put(
             SubscriptionWish(
                 subscription_id, key, wanted, sealed, refresh_before, start.position, after
             )
         )
-        truncated = is_new and after is None and start.is_truncated
+        truncated = is_new and after is None and await self._misses(request, wanted, start)
         return await self._answer(subscription_id, known, start, truncated=truncated)
 
     async def unsubscribe(self, request: EventsRequest) -> dict[str, Any]:
@@ -195,18 +199,34 @@ class SubscriptionMethods:
         task_ids = wanted.task_ids
         if task_ids is None:
             return None
-        has_ended = True
-        for task_id in task_ids:
-            view = await self._stores.feed.owned(request.owner, task_id)
-            if view is None:
-                raise errors.TaskNotFound
-            has_ended &= view.is_terminal
+        has_ended = all(view.is_terminal for view in await self._owned(request, wanted))
         if AFTER_META_KEY in (request.params.get("_meta") or {}) and start.is_fresh:
             places = places_of(request.params)
             return {task_id: places.get(task_id, 0) for task_id in task_ids}
         if has_ended and start.is_fresh:
             raise errors.EventNotFound(kind="subscription", reason="task_terminal")
         return None
+
+    async def _owned(self, request: EventsRequest, wanted: Filter) -> Sequence[TaskView]:
+        """The tasks that are named. Raises TaskNotFound for one that is not this owner's."""
+        views: list[TaskView] = []
+        for task_id in wanted.task_ids or ():
+            view = await self._stores.feed.owned(request.owner, task_id)
+            if view is None:
+                raise errors.TaskNotFound
+            views.append(view)
+        return views
+
+    async def _misses(self, request: EventsRequest, wanted: Filter, start: Begin) -> bool:
+        """Whether a new subscription may lack something after its cursor.
+
+        Asked once it is stored: what is removed from then on ends as a gap, and what was removed
+        before, while its endpoint was asked, nobody else would tell. Named tasks are stored whole.
+        """
+        if start.is_truncated or wanted.task_ids is not None:
+            return start.is_truncated
+        removed_to = await self._stores.events.removed_to(request.owner)
+        return removed_to > max(start.position, start.removed_to)
 
     async def _verify(self, key: SubscriptionKey, subscription_id: str, secret: bytes) -> None:
         """Quota first, so that nobody without a place left can have anything posted."""
@@ -218,6 +238,14 @@ class SubscriptionMethods:
             raise errors.TooManySubscriptions(in_all, "subscriptions_in_all")
         if not await stores.is_verified(key.owner, key.url):
             await self._challenger.verify(key.owner, key.url, subscription_id, secret)
+            await self._note_life(key.url)
+
+    async def _note_life(self, url: str) -> None:
+        """The echo is a success like any: what the endpoint's breaker held against it is over."""
+        outbox = self._stores.outbox
+        known = await outbox.note_health(url, _UNKNOWN, Health())
+        while known is not None and replace(known, revision=0) != Health():
+            known = await outbox.note_health(url, known, Health())
 
     async def _put(self, wish: SubscriptionWish) -> bool:
         most = self._rules.most_per_owner

@@ -20,6 +20,7 @@ from outlast.delivery.webhook.schedule import (
     category,
     next_step,
     retry_after_s,
+    unsent,
 )
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -77,6 +78,11 @@ def test_every_other_answer_is_tried_again_by_the_table(status: int):
 @pytest.mark.parametrize("known", [Category.CONNECTION_REFUSED, Category.TLS_ERROR])
 def test_no_connection_is_tried_again_by_the_table(known: Category):
     assert pause_s(1, Unanswered(known)) == 5
+
+
+@given(attempts=st.integers(1, ATTEMPTS_MAX + 5), chance=chances)
+def test_what_could_not_be_made_waits_as_long_as_what_failed(attempts: int, chance: float):
+    assert unsent(attempts, chance) == next_step(attempts, Answered(500), chance)
 
 
 def test_the_first_attempt_is_made_at_once_and_the_last_after_76_hours():

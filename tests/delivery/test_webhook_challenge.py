@@ -85,6 +85,17 @@ async def test_where_nothing_was_posted_a_caller_may_try_again_at_once(
     await methods.subscribe(asks())
 
 
+async def test_one_that_found_no_place_was_not_refused(made: Made, endpoint: Endpoint):
+    here, _ = made
+    methods = strict(here, endpoint)
+    endpoint.answer = Outcome(None, None, attempted=False)
+    with pytest.raises(errors.EndpointNotVerified) as refused:
+        await methods.subscribe(asks())
+    assert refused.value.data == {"reason": "timeout"}
+    endpoint.answer = Outcome(200, None)
+    await methods.subscribe(asks())
+
+
 async def test_a_host_is_challenged_so_often_and_no_more_however_it_is_spelled(
     made: Made, endpoint: Endpoint
 ):
