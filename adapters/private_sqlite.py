@@ -3,6 +3,8 @@
 import asyncio
 import os
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +16,7 @@ import anyio.to_thread
 from ..domain import errors
 
 LOCK_S_MAX = 5.0
+AGAIN_S = 0.02  # between two tries to open
 
 # FULL: a commit is on the disk when it returns, and not just in the operating system's hands.
 _OPENING = f"""
@@ -41,13 +44,15 @@ class PrivateSqlite:
 
         def connect() -> sqlite3.Connection:
             _make_private(path)
-            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            try:
-                connection.executescript(_OPENING + schema)
-            except BaseException:
-                connection.close()
-                raise
-            return connection
+            until = time.monotonic() + LOCK_S_MAX
+            while True:
+                try:
+                    return _connected(path, _OPENING + schema)
+                except sqlite3.OperationalError as error:
+                    if not _is_busy(error) or time.monotonic() >= until:
+                        raise
+                # The switch to WAL heeds no busy_timeout: another process is at it right now.
+                threading.Event().wait(AGAIN_S)
 
         with _as_ours(name):
             return cls(name, await anyio.to_thread.run_sync(connect))
@@ -84,6 +89,21 @@ class PrivateSqlite:
         self._running.discard(running)
         if not running.cancelled():
             running.exception()  # whoever called may be gone; asyncio would complain
+
+
+def _connected(path: Path, script: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        connection.executescript(script)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds the lock: the primary code, whatever the extended one."""
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 @contextmanager

@@ -19,6 +19,8 @@ from .remote import (
     FRAME_BYTES_MAX,
     Json,
     Remote,
+    answer_in,
+    is_answer,
     message_in,
     refuse_haste,
     result_of,
@@ -90,20 +92,9 @@ async def _response(answer: httpx2.Response, request_id: Any) -> Json:
     if kind != "text/event-stream":
         body = await answer.aread()
         refuse_haste(answer, body)
-        return _message(answer.status_code, body)
+        return answer_in(answer.status_code, body)
     async for event in httpx2.EventSource(answer, FRAME_BYTES_MAX):
         message = message_in(event.data) if event.data else {}
-        if message.get("id") == request_id and ("result" in message or "error" in message):
+        if message.get("id") == request_id and is_answer(message):
             return message
     raise errors.ConnectionLost("the stream ended without an answer")
-
-
-def _message(status: int, body: bytes) -> Json:
-    """The message in a body; what is none (a proxy's page, nothing at all) is a lost connection."""
-    try:
-        message = message_in(body)
-    except errors.ConnectionLost:
-        message = {}
-    if not ("result" in message or "error" in message):
-        raise errors.ConnectionLost(f"the server answered with HTTP status {status}")
-    return message

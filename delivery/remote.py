@@ -119,20 +119,43 @@ def header_value(text: str) -> str:
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
 
 
+def is_answer(message: Json) -> bool:
+    """Whether this is a JSON-RPC response, and so the word of the server itself.
+
+    Gateways on the way have JSON of their own, `{"error": "Service Unavailable"}` or an object with
+    a code among it, which says nothing of whether the request arrived.
+    """
+    if message.get("jsonrpc") != "2.0":
+        return False
+    if "error" not in message:
+        return isinstance(message.get("result"), dict)
+    error = message["error"]
+    code = cast(Json, error).get("code") if isinstance(error, dict) else None
+    return isinstance(code, int) and not isinstance(code, bool)
+
+
+def answer_in(status: int, body: bytes) -> Json:
+    """The response in a body; what is none (a gateway's page, nothing) is a lost connection."""
+    try:
+        message = message_in(body)
+    except errors.ConnectionLost:
+        message = {}
+    if not is_answer(message):
+        raise errors.ConnectionLost(f"the server answered with HTTP status {status}")
+    return message
+
+
 def result_of(message: Json) -> Json:
-    """The result in a response. Raises RequestRefused, SlowDown."""
-    if "error" in message:
-        error = cast(Json, message["error"])
-        after_s = _asked_s(error)
-        if after_s is not None:
-            raise errors.SlowDown(after_s)
-        raise errors.RequestRefused(
-            int(error.get("code", 0)), str(error.get("message", "")), error.get("data")
-        )
-    result = message.get("result")
-    if not isinstance(result, dict):
+    """The result in a response. Raises RequestRefused, SlowDown, and ConnectionLost for none."""
+    if not is_answer(message):
         raise errors.ConnectionLost("the answer holds neither a result nor an error")
-    return cast(Json, result)
+    if "error" not in message:
+        return cast(Json, message["result"])
+    error = cast(Json, message["error"])
+    after_s = _asked_s(error)
+    if after_s is not None:
+        raise errors.SlowDown(after_s)
+    raise errors.RequestRefused(error["code"], str(error.get("message", "")), error.get("data"))
 
 
 def refuse_haste(answer: httpx2.Response, body: bytes) -> None:
@@ -164,7 +187,7 @@ def _asked_s(error: Json) -> float | None:
         return None
     if not isinstance(wait_ms, int | float) or not 0 <= wait_ms < math.inf:
         return None
-    return min(wait_ms / 1000, WAIT_S_MAX)
+    return min(wait_ms, WAIT_S_MAX * 1000) / 1000  # in this order: no division of a huge integer
 
 
 def message_in(text: str | bytes) -> Json:
@@ -183,13 +206,6 @@ def message_in(text: str | bytes) -> Json:
 
 
 def _decoded(status: int, body: bytes) -> Json:
-    """The message in a body; what is none (a proxy's page, nothing at all) is a lost connection."""
     if status == UNAUTHORIZED:
         raise errors.RequestRefused(status, "a valid token is required")
-    try:
-        message = message_in(body)
-    except errors.ConnectionLost:
-        message = {}
-    if not ("result" in message or "error" in message):
-        raise errors.ConnectionLost(f"the server answered with HTTP status {status}")
-    return message
+    return answer_in(status, body)

@@ -70,7 +70,7 @@ def page(status: int = 429, **given: Any) -> Answer:
     return lambda: httpx2.Response(status, **given)
 
 
-def ours(wait_ms: float, **headers: str) -> Answer:
+def ours(wait_ms: int | float, **headers: str) -> Answer:
     data = {"reason": "too_many_requests", "limit": "x", "most": 1, "retryAfterMs": wait_ms}
     error = {"code": -32603, "message": "slower", "data": data}
     return page(json={"jsonrpc": "2.0", "error": error}, headers=headers)
@@ -91,6 +91,7 @@ def in_an_hour() -> str:
         (page(), 0, 0),
         (page(headers={"Retry-After": "9" * 30}), 600, 600),
         (ours(1e300), 600, 600),
+        (ours(10**400), 600, 600),
     ],
 )
 async def test_how_long_to_wait_is_read_from_whoever_says_it(

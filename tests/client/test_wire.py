@@ -8,11 +8,25 @@ import httpx2
 import pytest
 
 from outlast.delivery.calling import HEADER_MISMATCH, CallingRemote
+from outlast.delivery.remote import Remote, result_of
 from outlast.domain import errors
 
 pytestmark = pytest.mark.anyio
 
 Answer = Callable[[httpx2.Request, Any], httpx2.Response]
+
+
+# What gateways answer in a server's place, and what no server answers.
+OF_GATEWAYS: list[Any] = [
+    {"timestamp": "2026-11-30T00:00:00Z", "status": 503, "error": "Service Unavailable"},
+    {"error": {"code": "ServiceUnavailable", "message": "busy"}},
+    {"error": {"code": 504, "message": "Gateway Timeout"}},
+    {"jsonrpc": "2.0", "error": {"code": True}},
+    {"jsonrpc": "2.0", "error": {"message": "no code"}},
+    {"jsonrpc": "2.0", "error": None, "result": {}},
+    {"jsonrpc": "2.0", "result": "OK"},
+    {"result": {"healthy": False}},
+]
 
 
 def remote_of(answer: Answer, heard: list[httpx2.Request] | None = None) -> CallingRemote:
@@ -50,6 +64,31 @@ async def test_an_answer_may_be_a_stream_with_other_messages_before_it():
 async def test_what_is_no_answer_is_a_lost_connection(answer: httpx2.Response):
     with pytest.raises(errors.ConnectionLost):
         await remote_of(lambda *_: answer).request("tasks/get", {"taskId": "t"})
+
+
+@pytest.mark.parametrize("kind", [Remote, CallingRemote])
+@pytest.mark.parametrize("body", OF_GATEWAYS)
+async def test_the_json_of_a_gateway_is_no_word_of_the_server(kind: type[Remote], body: Any):
+    answer = httpx2.Response(503, json=body)
+    http = httpx2.AsyncClient(transport=httpx2.MockTransport(lambda _: answer))
+    remote = kind("http://server/mcp", http)
+    with pytest.raises(errors.ConnectionLost, match="HTTP status 503"):
+        await remote.request("tasks/get", {"taskId": "t"})
+    with pytest.raises(errors.ConnectionLost, match="HTTP status 503"):
+        async for _ in remote.stream("subscriptions/listen", {}):
+            pass
+
+
+@pytest.mark.parametrize("body", OF_GATEWAYS)
+async def test_nor_is_it_one_in_a_stream(body: Any):
+    def streams(request: httpx2.Request, message: Any) -> httpx2.Response:
+        text = f"data: {json.dumps({'id': message['id'], **body})}\n\n"
+        return httpx2.Response(200, text=text, headers={"content-type": "text/event-stream"})
+
+    with pytest.raises(errors.ConnectionLost, match="without an answer"):
+        await remote_of(streams).call({"name": "work"})
+    with pytest.raises(errors.ConnectionLost):
+        [result_of(told) async for told in remote_of(streams).stream("subscriptions/listen", {})]
 
 
 @pytest.mark.parametrize("status", [401, 403])

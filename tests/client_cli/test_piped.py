@@ -70,6 +70,7 @@ async def test_arguments_are_typed_by_the_schema_and_merged_with_json(cli: Cli, 
         (["call", "sum_up"], 2, "name is missing: outlast call sum_up name=string [count=integer]"),
         (["call", "sum_up", "name=x", "cuont=1"], 2, "did you mean 'count'"),
         (["call", "sum_up", "name=x", "count=x"], 2, "count: 'x' is no integer"),
+        (["call", "sum_up", "name=x", "tags:=5", "tags=a"], 2, "tags: 'a' follows what is no list"),
         (["call", "sum"], 2, "no tool 'sum'; did you mean 'sum_up'"),
         (["call", "sum_up", "--arguments", "{"], 2, "--arguments is no JSON"),
         (["call", "sum_up", "name=x", "--timeout", "soon"], 2, "--timeout: a duration"),
@@ -154,6 +155,17 @@ async def test_a_question_without_a_terminal_is_printed_and_left_waiting(cli: Cl
     watched = await cli.run("watch", task_id)
     content = {"name": "Ada", "count": 3, "express": False, "size": "l"}
     assert json.loads(watched.out) == {"action": "accept", "content": content}
+
+
+async def test_a_field_of_several_choices_is_given_in_turns_and_no_other_one(cli: Cli):
+    task_id = await cli.begun("order")
+    assert (await cli.run("watch", task_id)).code == 5
+    twice = await cli.run("answer", task_id, "name=Ada", "size=l", "name=Eve")
+    assert (twice.code, twice.err) == (2, "outlast: name is given twice, and takes one value\n")
+    done = await cli.run("answer", task_id, "name=Ada", "extras=nuts", "size=l", "extras=milk")
+    assert done.code == 0, done.err
+    content = json.loads((await cli.run("watch", task_id)).out)["content"]
+    assert content["extras"] == ["nuts", "milk"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ think()            asks the client's model, whatever the client declared
 hostile()          says, asks and returns what would control a terminal
 hold(marker)       writes `started`, and never ends by itself
 sum_up(…)          tells its arguments as they came
+echo(text)         tells the text as it came
 red, fault         a tool's own error, a JSON-RPC error
 """
 
@@ -126,6 +127,12 @@ async def sum_up(
 ) -> str:
     """Tell the arguments."""
     return json.dumps([name, count, tags, dry])
+
+
+@mcp.tool()
+async def echo(text: str) -> str:
+    """Tell the text."""
+    return text
 
 
 @mcp.tool()

@@ -135,10 +135,21 @@ def _responses(said: Said, asked: Requests) -> Responses:
         return {key: {"action": "accept"}}
     fields = forms.fields_of(outcomes.mapping(params.get("requestedSchema")))
     try:
-        content = forms.content_of(fields, dict(arguments.pairs_of(said.words)))
+        content = forms.content_of(fields, _texts(said.words, fields))
     except forms.Unfit as error:
         raise errors.ConfigurationError(str(error)) from None
     return {key: {"action": "accept", "content": content}}
+
+
+def _texts(words: Sequence[str], fields: Sequence[forms.Field]) -> dict[str, str]:
+    """The words by name. Only a field of several choices may be given in turns."""
+    several = {field.name for field in fields if field.kind is forms.Kind.SOME_OF}
+    texts: dict[str, str] = {}
+    for name, text in arguments.pairs_of(words):
+        if name in texts and name not in several:
+            raise errors.ConfigurationError(f"{name} is given twice, and takes one value")
+        texts[name] = f"{texts[name]},{text}" if name in texts else text
+    return texts
 
 
 def _key(wanted: str | None, asked: Requests) -> str:

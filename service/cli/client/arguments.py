@@ -61,7 +61,10 @@ def typed(pairs: Sequence[tuple[str, str]], schema: Mapping[str, Any]) -> Json:
         if given.endswith(":"):
             found[name] = _json(name, text)
         elif _is_list(text, kinds := _kinds(part, schema)):
-            found[name] = [*found.get(name, []), *_items(name, text, part, schema)]
+            before = found.get(name, [])
+            if not isinstance(before, list):
+                raise errors.ConfigurationError(f"{name}: {text!r} follows what is no list")
+            found[name] = [*cast(list[Any], before), *_items(name, text, part, schema)]
         else:
             found[name] = _value(name, text, kinds)
     return found

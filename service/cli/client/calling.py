@@ -6,7 +6,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import anyio
-import anyio.to_thread
 import typer
 
 from ....domain import clienting, errors
@@ -88,10 +87,16 @@ def call(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads 
 
 
 async def _call(at: Reach, wish: Wish, *, as_json: bool) -> int:
-    sent = await anyio.to_thread.run_sync(_arguments, at, wish, abandon_on_cancel=True)
+    ends_at = None if wish.timeout_s is None else anyio.current_time() + wish.timeout_s
+    try:
+        with anyio.fail_after(_left_s(ends_at)):
+            sent = await _arguments(at, wish)
+    except TimeoutError:
+        # Not "left running": there is nothing that could run.
+        late = "the server did not say in time what the tool takes; nothing was called"
+        raise errors.ConnectionLost(late) from None
     async with session(at, as_json=as_json) as here:
-        ends_at = None if wish.timeout_s is None else anyio.current_time() + wish.timeout_s
-        got = await _answered(here, wish, sent)
+        got = await _answered(here, wish, sent, _left_s(ends_at))
         if isinstance(got, Outcome):
             here.screen.ended(got)
             return got.code
@@ -99,17 +104,22 @@ async def _call(at: Reach, wish: Wish, *, as_json: bool) -> int:
             here.screen.detached(got.task_id)
             return codes.DONE
         here.screen.began(got.task_id, wish.tool)
-        left_s = None if ends_at is None else max(0.0, ends_at - anyio.current_time())
-        [outcome] = await here.follower.follow([got], left_s)
+        [outcome] = await here.follower.follow([got], _left_s(ends_at))
         return outcome.code
 
 
-async def _answered(here: Session, wish: Wish, sent: dict[str, Any]) -> following.Handle | Outcome:
+def _left_s(ends_at: float | None) -> float | None:
+    return None if ends_at is None else max(0.0, ends_at - anyio.current_time())
+
+
+async def _answered(
+    here: Session, wish: Wish, sent: dict[str, Any], left_s: float | None
+) -> following.Handle | Outcome:
     """What came of the call itself."""
     asks = here.asker.terminal is not None
     calling = partial(here.client.call_tool, wish.tool, sent, wish.key, ask=asks)
     try:
-        with anyio.fail_after(wish.timeout_s):
+        with anyio.fail_after(left_s):
             got = await here.interrupts.breaking(calling)
     except (TimeoutError, Interrupted):
         here.screen.note("no answer yet; if it became a task, `outlast resume` finds it")
@@ -121,13 +131,13 @@ async def _answered(here: Session, wish: Wish, sent: dict[str, Any]) -> followin
     return outcomes.of_result(got, tool=wish.tool) if isinstance(got, dict) else got
 
 
-def _arguments(at: Reach, wish: Wish) -> dict[str, Any]:
+async def _arguments(at: Reach, wish: Wish) -> dict[str, Any]:
     """What to send. The tool's schema is read only where words have to be understood by it."""
     given = {} if wish.given is None else arguments.json_object(wish.given, "--arguments")
     if wish.given is not None and not wish.words:
         return given
     pairs = arguments.pairs_of(wish.words)
-    tool = tools.named(tools.listed(at.server, at.token), wish.tool)
+    tool = tools.named(await tools.listed(at.server, at.token), wish.tool)
     schema = outcomes.mapping(tool.get("inputSchema"))
     sent = {**given, **arguments.typed(pairs, schema)}
     if lacking := arguments.missing(sent, schema):

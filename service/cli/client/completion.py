@@ -3,10 +3,14 @@
 Nobody waits for a shell: what cannot be had at once is not offered, and no error is shown.
 """
 
+import asyncio
 import os
 import sqlite3
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import anyio
 import typer
 
 from ....domain import errors
@@ -22,9 +26,14 @@ def tool_names(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Tools by name, with what they are for."""
     server = _chosen(ctx, "server", "OUTLAST_SERVER") or SERVER
     token = _chosen(ctx, "token", "OUTLAST_TOKEN")
+
+    async def offered() -> Sequence[Mapping[str, Any]]:
+        with anyio.fail_after(COMPLETE_S_MAX):  # of all pages together
+            return await tools.listed(server, token, COMPLETE_S_MAX)
+
     try:
-        found = tools.listed(server, token, COMPLETE_S_MAX)
-    except errors.RemoteError:
+        found = asyncio.run(offered())
+    except (errors.RemoteError, TimeoutError):
         return []
     names = [(line(tool.get("name", "")), line(tool.get("description", ""), 60)) for tool in found]
     return [each for each in names if each[0].startswith(incomplete)]

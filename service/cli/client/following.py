@@ -1,7 +1,7 @@
 """Tasks followed to their ends: shown as they move, answered where they ask, let go on Ctrl-C."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext, suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +14,7 @@ from . import codes, outcomes
 from .asking import Asker
 from .interrupts import Interrupted, Interrupts
 from .outcomes import Outcome, Seen
-from .screen import Screen
+from .screen import ReaderGone, Screen
 from .text import line
 
 
@@ -108,7 +108,8 @@ class Follower:
         try:
             async with aclosing(handle.updates()) as states:
                 async for state in states:
-                    self._screen.state(Seen(state.task, state.version, handle.tool))
+                    with suppress(ReaderGone) if state.is_terminal else nullcontext():
+                        self._screen.state(Seen(state.task, state.version, handle.tool))
                     if state.is_terminal:
                         return outcomes.of_end(state.task, handle.tool)
                     if beyond_us := questions.see(state.task):

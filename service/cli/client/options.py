@@ -12,6 +12,7 @@ from ... import logs, policy
 from ...client import Webhook
 from . import codes, completion
 from .reach import Via
+from .screen import ReaderGone, show_all_characters
 from .text import line
 
 PORT_MAX = 65_535
@@ -95,10 +96,22 @@ def run(command: Coroutine[Any, Any, int]) -> typer.Exit:
     Raises ConfigurationError, harmless to show: names of tools and fields are the server's.
     """
     logs.configure("error")
+    show_all_characters()
     try:
-        return typer.Exit(asyncio.run(command))
+        return typer.Exit(_left_if_nobody_reads(command))
     except errors.ConfigurationError as error:
         raise errors.ConfigurationError(line(error, MESSAGE_CHARS_MAX)) from None
     except errors.RemoteError as error:
         typer.echo(f"outlast: {line(error)}", err=True)
         return typer.Exit(codes.NO_ANSWER)
+
+
+def _left_if_nobody_reads(command: Coroutine[Any, Any, int]) -> int:
+    try:
+        return asyncio.run(command)
+    except ReaderGone:
+        return codes.LEFT_RUNNING
+    except ExceptionGroup as group:  # out of the tasks that watch beside one another
+        if group.split(ReaderGone)[1] is not None:
+            raise
+        return codes.LEFT_RUNNING

@@ -4,12 +4,14 @@ Results go to standard output, everything about the way there to standard error:
 piped on while its progress is watched. With `--json` all of it is lines on standard output.
 """
 
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -22,6 +24,10 @@ from .text import line
 Json = Mapping[str, Any]
 
 _STYLES = {"result": "green", "cancelled": "yellow", "left_running": "yellow", "waiting": "magenta"}
+
+
+class ReaderGone(Exception):
+    """Nobody reads any more what is told here, as after `| head -1`."""
 
 
 class Screen(Protocol):
@@ -67,6 +73,13 @@ def screen(*, as_json: bool, many: bool = False) -> Screen:
     return PlainScreen(many=many)
 
 
+def show_all_characters() -> None:
+    """Escape what the output cannot show: a character must not cost the result that it is in."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what stands there in tests may be none
+            stream.reconfigure(errors="backslashreplace")
+
+
 class JsonScreen:
     """One JSON object a line: `task` and `state` on the way, at last the outcome."""
 
@@ -85,11 +98,12 @@ class JsonScreen:
 
     def ended(self, outcome: Outcome) -> None:
         """See `Screen`."""
-        self._print(outcome.told())
+        with suppress(ReaderGone):  # the outcome is known: its code is what is left to tell
+            self._print(outcome.told())
 
     def note(self, words: str) -> None:
         """See `Screen`."""
-        print(words, file=sys.stderr, flush=True)  # noqa: T201 - the command's output
+        _say(words, sys.stderr)
 
     def close(self) -> None:
         """See `Screen`."""
@@ -101,7 +115,7 @@ class JsonScreen:
 
     def _print(self, fact: Json) -> None:
         # ASCII alone: no text of a server can reach a terminal unescaped.
-        print(json.dumps(fact), flush=True)  # noqa: T201 - the command's output
+        _say(json.dumps(fact), sys.stdout)
 
 
 class PlainScreen:
@@ -128,12 +142,13 @@ class PlainScreen:
 
     def ended(self, outcome: Outcome) -> None:
         """See `Screen`."""
-        self.note(_headline(outcome, many=self._many))
+        with suppress(ReaderGone):  # of standard error: the result goes elsewhere
+            self.note(_headline(outcome, many=self._many))
         _print_result(outcome)
 
     def note(self, words: str) -> None:
         """See `Screen`."""
-        print(words, file=sys.stderr, flush=True)  # noqa: T201 - the command's output
+        _say(words, sys.stderr)
 
     def close(self) -> None:
         """See `Screen`."""
@@ -259,7 +274,7 @@ def _headline(outcome: Outcome, *, many: bool) -> str:
 
 
 def _print_detached(task_id: str) -> None:
-    print(line(task_id), flush=True)  # noqa: T201 - the command's output
+    _say(line(task_id), sys.stdout)
 
 
 def _pick_up(outcome: Outcome) -> str:
@@ -268,4 +283,17 @@ def _pick_up(outcome: Outcome) -> str:
 
 def _print_result(outcome: Outcome) -> None:
     if outcome.kind == "result" and (text := outcomes.shown(outcome.detail["result"])):
-        print(text, flush=True)  # noqa: T201 - the command's output
+        with suppress(ReaderGone):
+            _say(text, sys.stdout)
+
+
+def _say(words: str, stream: TextIO) -> None:
+    """Raises ReaderGone, once: what comes after is told to nobody."""
+    try:
+        print(words, file=stream, flush=True)
+    except BrokenPipeError:
+        # What is left in the buffer would be tried again, and complained about, on the way out.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        raise ReaderGone from None

@@ -1,6 +1,7 @@
 """What tools a server has and what they take: for words on the command line, and for the shell."""
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -13,17 +14,17 @@ PROTOCOL_VERSION = "2026-07-28"
 ANSWER_S_MAX = 30.0
 PAGES_MAX = 100  # a server that has more would go on for ever
 
-Json = Mapping[str, Any]
+Json = dict[str, Any]
 
 
-def listed(server: str, token: str | None, seconds: float = ANSWER_S_MAX) -> list[Json]:
+async def listed(server: str, token: str | None, seconds: float = ANSWER_S_MAX) -> list[Json]:
     """Every tool of the server. Raises RequestRefused, ConnectionLost."""
     tools: list[Json] = []
     cursor: str | None = None
     try:
-        with httpx2.Client(timeout=seconds) as client:
+        async with httpx2.AsyncClient(timeout=seconds) as client:
             for number in range(PAGES_MAX):
-                page = _page(client, server, token, number, cursor)
+                page = await _page(client, server, token, number, cursor)
                 tools += cast(list[Json], page.get("tools") or [])
                 cursor = page.get("nextCursor")
                 if not cursor:
@@ -33,7 +34,7 @@ def listed(server: str, token: str | None, seconds: float = ANSWER_S_MAX) -> lis
     return tools
 
 
-def named(tools: Sequence[Json], name: str) -> Json:
+def named(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
     """The tool of this name. Raises ConfigurationError."""
     for tool in tools:
         if tool.get("name") == name:
@@ -44,9 +45,9 @@ def named(tools: Sequence[Json], name: str) -> Json:
     raise errors.ConfigurationError(f"the server has no tool {name!r}; {hint}")
 
 
-def _page(
-    client: httpx2.Client, server: str, token: str | None, number: int, cursor: str | None
-) -> dict[str, Any]:
+async def _page(
+    client: httpx2.AsyncClient, server: str, token: str | None, number: int, cursor: str | None
+) -> Json:
     meta = {
         "io.modelcontextprotocol/protocolVersion": PROTOCOL_VERSION,
         "io.modelcontextprotocol/clientInfo": {"name": "outlast", "version": "1"},
@@ -62,21 +63,32 @@ def _page(
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     body = {"jsonrpc": "2.0", "id": number, "method": "tools/list", "params": params}
-    reply = client.post(server, content=orjson.dumps(body), headers=headers)
+    reply = await client.post(server, content=orjson.dumps(body), headers=headers)
     return _result(reply)
 
 
-def _result(reply: httpx2.Response) -> dict[str, Any]:
+def _result(reply: httpx2.Response) -> Json:
     text = reply.text
     if reply.headers.get("content-type", "").startswith("text/event-stream"):
-        text = [row[5:] for row in text.splitlines() if row.startswith("data:")][-1]
+        # Not `splitlines`: it breaks at U+2028 and U+0085 too, which a text in JSON may hold.
+        rows = [row[5:] for row in re.split("\r?\n", text) if row.startswith("data:")]
+        text = rows[-1] if rows else ""
     try:
-        answer = cast(dict[str, Any], orjson.loads(text))
-        if "error" not in answer:
-            return answer["result"]
-    except (ValueError, LookupError, TypeError):
-        raise errors.ConnectionLost(
-            f"the server answered with HTTP status {reply.status_code}"
-        ) from None
-    error = answer["error"]
-    raise errors.RequestRefused(error.get("code", 0), str(error.get("message")), error.get("data"))
+        answer = _object(orjson.loads(text))
+    except ValueError:
+        answer = Json()
+    # As `delivery.remote.is_answer`: what is no JSON-RPC was said by a gateway, not by the server.
+    error, result = answer.get("error"), answer.get("result")
+    code = _object(error).get("code")
+    is_refused = isinstance(code, int) and not isinstance(code, bool)
+    is_answer = is_refused if "error" in answer else isinstance(result, dict)
+    if answer.get("jsonrpc") != "2.0" or not is_answer:
+        raise errors.ConnectionLost(f"the server answered with HTTP status {reply.status_code}")
+    if "error" not in answer:
+        return _object(result)
+    told = _object(error)
+    raise errors.RequestRefused(told["code"], str(told.get("message", "")), told.get("data"))
+
+
+def _object(value: Any) -> Json:
+    return cast(Json, value) if isinstance(value, dict) else {}
