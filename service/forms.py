@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 Json = Mapping[str, Any]
 
 YES, NO = frozenset({"y", "yes", "true", "1", "on"}), frozenset({"n", "no", "false", "0", "off"})
+EXACT_BITS_MAX = 256  # a number of more is told by how many digits it has
+EXACT_FLOAT_MAX = 2**53  # beyond, not every whole number is a float
 _EMAIL = re.compile(r"[^\s@]+@[^\s@]+\.?[^\s@]+")
 
 
@@ -126,19 +128,42 @@ def hint(field: Field) -> str:
     """What may be given, in a few words."""
     if field.kind in (Kind.ONE_OF, Kind.SOME_OF):
         return f"{field.kind.value} {', '.join(str(option.value) for option in field.options)}"
-    schema = field.schema
-    words = [str(schema.get("format") or field.kind.value)]
-    for low, high, unit in (
-        ("minimum", "maximum", ""),
-        ("minLength", "maxLength", " characters"),
-    ):
-        if low in schema and high in schema:
-            words.append(f"{schema[low]} to {schema[high]}{unit}")
-        elif low in schema:
-            words.append(f"at least {schema[low]}{unit}")
-        elif high in schema:
-            words.append(f"at most {schema[high]}{unit}")
+    words = [str(field.schema.get("format") or field.kind.value)]
+    for names, unit in ((("minimum", "maximum"), ""), (("minLength", "maxLength"), " characters")):
+        low, high = (bound(field, name) for name in names)
+        if low is not None and high is not None:
+            words.append(f"{figure(low)} to {figure(high)}{unit}")
+        elif low is not None:
+            words.append(f"at least {figure(low)}{unit}")
+        elif high is not None:
+            words.append(f"at most {figure(high)}{unit}")
     return ", ".join(words)
+
+
+def bound(field: Field, name: str) -> int | float | None:
+    """What the schema says of `minimum`, `maxLength` and their like, and whole for what is counted.
+
+    None where it says nothing that is a number.
+    """
+    value = field.schema.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and math.isnan(value):  # it cannot be asked of a large integer
+        return None
+    if field.kind is Kind.NUMBER or isinstance(value, int) or math.isinf(value):
+        return value
+    return math.ceil(value) if name.startswith("min") else math.floor(value)
+
+
+def figure(number: float) -> str:
+    """A bound as a person reads it, to its last digit unless nobody would read so many."""
+    if isinstance(number, float):
+        is_whole = number.is_integer() and abs(number) < EXACT_FLOAT_MAX
+        return str(int(number)) if is_whole else str(number)
+    if number.bit_length() <= EXACT_BITS_MAX:
+        return str(number)
+    digits = int(number.bit_length() * math.log10(2)) + 1
+    return f"a {'negative ' if number < 0 else ''}number of {digits} digits"
 
 
 def written(field: Field, value: Any) -> str:
@@ -147,6 +172,8 @@ def written(field: Field, value: Any) -> str:
         return "yes" if value else "no"
     if field.kind is Kind.SOME_OF:
         return ", ".join(str(each) for each in _list(value))
+    if field.kind is Kind.INTEGER and isinstance(value, float):
+        value = int(value)  # 5.0 is proposed, and only 5 is read
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -258,7 +285,7 @@ _READERS = {
 def _check_some(field: Field, value: Any) -> None:
     if not isinstance(value, list) or not all(_is_offered(field, v) for v in _list(value)):
         raise Unfit("give some of the choices")
-    _within(len(_list(value)), field.schema, ("minItems", "maxItems"), "choices")
+    _within(len(_list(value)), field, ("minItems", "maxItems"), "choices")
 
 
 def _check_one(field: Field, value: Any) -> None:
@@ -269,7 +296,7 @@ def _check_one(field: Field, value: Any) -> None:
 def _check_text(field: Field, value: Any) -> None:
     if not isinstance(value, str):
         raise Unfit("give a text")
-    _within(len(value), field.schema, ("minLength", "maxLength"), "characters")
+    _within(len(value), field, ("minLength", "maxLength"), "characters")
     _well_formed(value, field.schema.get("format"))
 
 
@@ -283,19 +310,21 @@ def _accept(_field: Field, _value: Any) -> None:
 
 
 def _check_number(field: Field, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unfit("give a number")
+    if isinstance(value, float) and not math.isfinite(value):
         raise Unfit("give a number")
     if field.kind is Kind.INTEGER and value != int(value):
         raise Unfit("give a whole number")
-    _within(value, field.schema, ("minimum", "maximum"), "")
+    _within(value, field, ("minimum", "maximum"), "")
 
 
-def _within(measure: float, schema: Json, bounds: tuple[str, str], unit: str) -> None:
-    low, high = (schema.get(name) for name in bounds)
-    if isinstance(low, int | float) and measure < low:
-        raise Unfit(f"give at least {low:g} {unit}".rstrip())
-    if isinstance(high, int | float) and measure > high:
-        raise Unfit(f"give at most {high:g} {unit}".rstrip())
+def _within(measure: float, field: Field, bounds: tuple[str, str], unit: str) -> None:
+    low, high = (bound(field, name) for name in bounds)
+    if low is not None and measure < low:
+        raise Unfit(f"give at least {figure(low)} {unit}".rstrip())
+    if high is not None and measure > high:
+        raise Unfit(f"give at most {figure(high)} {unit}".rstrip())
 
 
 def _well_formed(text: str, form: Any) -> None:

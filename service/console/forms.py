@@ -4,13 +4,26 @@ The fields and their rules are those of `service/forms.py`; here they become con
 What was typed comes back with each error, so that nobody types anything twice.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from ..forms import Field, Kind, Unfit, check, fields_of, hint, parse, written
+from ..forms import (
+    EXACT_BITS_MAX,
+    Field,
+    Kind,
+    Unfit,
+    bound,
+    check,
+    fields_of,
+    figure,
+    hint,
+    parse,
+    written,
+)
 from .redaction import printable
 
 NUMBER_CHARACTERS_MAX = 64
@@ -113,8 +126,8 @@ class Form:
         for each in self.fields:
             try:
                 value = _read(each, typed.get(PREFIX + each.name, ()))
-            except (Unfit, OverflowError) as error:
-                text = str(error) if isinstance(error, Unfit) else "give a smaller number"
+            except Unfit as error:
+                text = str(error)
                 problems[each.name] = text[:1].upper() + text[1:]
             else:
                 if value is not None:
@@ -184,8 +197,8 @@ _SHAPES = {
 
 
 def _control(wanted: Field, typed: Typed | None, error: str) -> Control:
-    shape = _SHAPES.get(wanted.kind) or _shape_of_text(wanted)
     texts = _proposed(wanted) if typed is None else list(typed.get(PREFIX + wanted.name, ()))
+    shape = _SHAPES.get(wanted.kind) or _shape_of_text(wanted, texts)
     choices = [
         Choice(str(number), printable(option.title), str(number) in texts)
         for number, option in enumerate(wanted.options)
@@ -206,9 +219,11 @@ def _control(wanted: Field, typed: Typed | None, error: str) -> Control:
     )
 
 
-def _shape_of_text(wanted: Field) -> str:
-    longest = wanted.schema.get("maxLength")
-    is_long = isinstance(longest, int) and longest > LINE_CHARACTERS_MAX
+def _shape_of_text(wanted: Field, texts: Sequence[str]) -> str:
+    if any("\n" in text or "\r" in text for text in texts):
+        return "box"  # a browser takes the ends of lines out of what stands in a line
+    longest = bound(wanted, "maxLength")
+    is_long = longest is not None and longest > LINE_CHARACTERS_MAX
     return "box" if is_long and not wanted.schema.get("format") else "line"
 
 
@@ -224,8 +239,11 @@ def _proposed(wanted: Field) -> list[str]:
 
 def _hint(wanted: Field, shape: str) -> str:
     if shape == "some":
-        low, high = wanted.schema.get("minItems"), wanted.schema.get("maxItems")
-        words = [f"at least {low}" if low else "", f"at most {high}" if high else ""]
+        low, high = bound(wanted, "minItems"), bound(wanted, "maxItems")
+        words = [
+            f"at least {figure(low)}" if low else "",
+            f"at most {figure(high)}" if high else "",
+        ]
         return ", ".join(filter(None, words))
     if shape in {"one", "yes_no"}:
         return ""
@@ -247,10 +265,17 @@ def _attributes(wanted: Field, shape: str) -> dict[str, str]:
         names = {"minLength": "minlength", "maxLength": "maxlength"}
     if shape in {"line", "box", "number"}:
         for name, attribute in names.items():
-            bound = schema.get(name)
-            if isinstance(bound, int | float) and not isinstance(bound, bool):
-                told[attribute] = f"{bound:g}" if isinstance(bound, float) else str(bound)
+            limit = bound(wanted, name)
+            if limit is not None and _is_for_browsers(limit):
+                told[attribute] = figure(limit)
     return told
+
+
+def _is_for_browsers(limit: float) -> bool:
+    """Whether a browser knows such a number."""
+    if isinstance(limit, float):
+        return math.isfinite(limit)
+    return limit.bit_length() <= EXACT_BITS_MAX
 
 
 def _mapping(value: Any) -> Json:

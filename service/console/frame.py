@@ -29,7 +29,7 @@ MEDIA = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf
 NAV: tuple[tuple[str, str, Scope | None], ...] = (
     ("Overview", ROOT, None),
     ("Tasks", f"{ROOT}/tasks", Scope.WATCH),
-    ("Inbox", f"{ROOT}/inbox", None),
+    ("Inbox", f"{ROOT}/inbox", Scope.WATCH),
     ("Webhooks", f"{ROOT}/webhooks", Scope.OPERATE),
     ("Workers", f"{ROOT}/workers", Scope.OPERATE),
     ("Proofs", f"{ROOT}/proofs", Scope.OPERATE),

@@ -225,7 +225,7 @@ def _whose(visit: Visit) -> str | None:
     """The owner whose requests are seen; None for all. Raises NotThere for who may see none."""
     if visit.operates:
         return None
-    if Scope.WATCH not in visit.caller.scopes:
+    if not visit.watches:
         raise NotThere
     return visit.caller.owner.key
 

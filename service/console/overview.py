@@ -37,7 +37,7 @@ _SCOPES: Mapping[Scope, str] = {
     Scope.CALL: "start work, answer questions, cancel",
     Scope.WATCH: "see how tasks stand",
     Scope.OPERATE: "see every owner's tasks, mend webhooks, look at workers and proofs",
-    Scope.AUDIT: "read what happened, of every owner",
+    Scope.AUDIT: "read what happened to a task, of every owner, at /console/tasks/ and its id",
 }
 
 
@@ -86,8 +86,10 @@ class Overview:
         return self._frame.page(request, visit, "overview.html", **shown)
 
     async def _signs(self, visit: Visit) -> dict[str, Sequence[Sign]]:
-        owner = None if visit.operates else visit.caller.owner.key
-        signs: dict[str, Sequence[Sign]] = {INBOX: await self._waiting(owner)}
+        signs: dict[str, Sequence[Sign]] = {}
+        if visit.watches:
+            owner = None if visit.operates else visit.caller.owner.key
+            signs[INBOX] = await self._waiting(owner)
         if visit.operates:
             signs[WEBHOOKS] = await self._troubled()
             signs[WORKERS] = await self._at_work()

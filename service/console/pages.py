@@ -47,18 +47,20 @@ class BadForm(errors.OutlastError):
 
 @dataclass(frozen=True)
 class Page:
-    """One route. `scope` is what the visitor must hold; operators may watch everything."""
+    """One route. The visitor must hold `scope`, or else `other`; operators may watch everything."""
 
     path: str
     handler: Handler
     methods: Sequence[str] = ("GET",)
     scope: Scope | None = Scope.WATCH
+    other: Scope | None = None
 
     def is_for(self, visit: Visit) -> bool:
         """Whether this visitor may have it."""
         held = visit.caller.scopes
-        watches = self.scope is Scope.WATCH and visit.operates
-        return self.scope is None or self.scope in held or watches
+        if self.scope is None or self.scope in held or self.other in held:
+            return True
+        return self.scope is Scope.WATCH and visit.watches
 
 
 # What is told of a failure: status, title, hint.
@@ -139,7 +141,7 @@ class Console:
         if page is None:
             raise NotThere
         if not page.is_for(visit):
-            return self._forbidden(request, visit, page.scope)
+            return self._forbidden(request, visit, page)
         if method == "POST" and not await self._is_meant(request, visit):
             return self._frame.error(
                 request,
@@ -156,8 +158,9 @@ class Console:
         given = await form(request)
         return self._sessions.is_meant(visit, given.get(CSRF))
 
-    def _forbidden(self, request: Request, visit: Visit, scope: Scope | None) -> Response:
-        hint = f"It needs the scope “{scope}”, which you did not sign in with."
+    def _forbidden(self, request: Request, visit: Visit, page: Page) -> Response:
+        wanted = " or ".join(f"“{scope}”" for scope in (page.scope, page.other) if scope)
+        hint = f"It needs the scope {wanted}, which you did not sign in with."
         return self._frame.error(request, visit, FORBIDDEN, "Not for you", hint)
 
     def _unknown(self, request: Request) -> Response:

@@ -1,13 +1,14 @@
 """What a page leaves out of arguments, results and messages: secrets by name, and what is too much.
 
 A setting is a key's name (`api_key`) or a path (`arguments.card.number`, `result.items.*.pin`). A
-name is found in any spelling (`apiKey`, `API-KEY`, `old_api_keys`), wherever it stands: as a key,
-within JSON that a text holds, and before `=` or `:` in any text. It hides too much rather than too
-little; who may see the whole is offered it beside.
+name is found in any script and spelling (`apiKey`, `API-KEY`, `old_api_keys`), wherever it stands:
+as a key, within JSON that a text holds, and before `=` or `:` in any text. It hides too much rather
+than too little; who may see the whole is offered it beside.
 """
 
 import json
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -36,14 +37,18 @@ ENTRIES_MAX = 1_000  # of one object or array in it
 DEPTH_MAX = 64
 SINGULAR_MAX = 3  # characters of a word that is not taken for a plural
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+# Of a name's shape, see `_shape`: as words are mostly written (`APIKey`), and `APItoken`.
+_WORD = re.compile("A+(?!a)|A?a+")
+_WORD_AFTER_CAPITALS = re.compile("A{2,}|A?a+")
 # Bounded, so that no text takes more than one pass.
-_NAME = re.compile(r"(?<![\w-])([A-Za-z][\w-]{0,63})[\"'\\]{0,4}\s{0,3}[:=]\s{0,3}")
+_NAME = re.compile(r"(?<![\w-])([\w-]{1,64})[\"'\\]{0,4}\s{0,3}[:=\uff1a\uff1d]\s{0,3}")
 _VALUE = re.compile(  # a text in quotes to its end, even where that was cut off
     r"(?:(?:Bearer|Basic)\s{1,3})?"
-    r"(?:\\\"(?:(?!\\\").)*(?:\\\")?|\"(?:[^\"\\]|\\.)*\"?|'[^']*'?|[^\s,;&}\]]+)",
+    r"(?:\\\"(?:(?!\\\").)*(?:\\\")?|\"(?:[^\"\\]|\\.)*\"?|'(?:[^']|'')*'?|[^\s,;&}\]]+)",
     re.DOTALL,
 )
+_CLOSED_BY = {"{": "}", "[": "]", "(": ")"}
+_WITHIN = re.compile(r"[{}\[\]()\\]|\"(?:[^\"\\]|\\.)*\"?|'(?:[^'\\]|\\.)*'?", re.DOTALL)
 _BEARER = re.compile(r"\b(Bearer|Basic)(\s{1,3})[\w.~+/=-]{6,}")
 _USER = re.compile(r"(://)[^/@\s]{1,256}@")
 
@@ -70,7 +75,8 @@ class Redactor:
     def __init__(self, settings: Sequence[str] = ()) -> None:
         self._paths = [tuple(each.split(".")) for each in settings if "." in each]
         names = (*ALWAYS, *(each for each in settings if "." not in each))
-        self._names = frozenset(words for words in map(_words, names) if words)
+        self._names = frozenset(words for name in names for words in _spellings(name))
+        self._longest = max(map(len, self._names))
 
     def show(self, value: Any, root: str | None = None) -> Shown:
         """The value as indented JSON; `root` is where its paths begin, like `arguments`."""
@@ -93,22 +99,25 @@ class Redactor:
 
     def hides_name(self, name: str) -> bool:
         """Whether a key of this name holds a secret."""
-        words = _words(name[:256])
         return any(
             words[begin:end] in self._names
+            for words in _spellings(name[:256])
             for begin in range(len(words))
-            for end in range(begin + 1, min(begin + 4, len(words)) + 1)
+            for end in range(begin + 1, min(begin + self._longest, len(words)) + 1)
         )
 
     def cleaned(self, text: str) -> tuple[str, int]:
         """The text without what follows a secret's name in it, and how much that was."""
-        kept, end = "", 0
+        kept, end = list[str](), 0
         for name in _NAME.finditer(text):  # without its value: another name may be within it
-            if name.start() < end or not self.hides_name(name[1]):
+            begin = name.end()
+            if begin <= end or not self.hides_name(name[1]):
                 continue
-            if value := _VALUE.match(text, name.end()):
-                kept, end = f"{kept}{text[end : name.end()]}{HIDDEN}", value.end()
-        named = kept + text[end:]
+            until = _end_of_value(text, begin)
+            if until > begin:
+                kept += (text[end:begin], HIDDEN)
+                end = until
+        named = "".join(kept) + text[end:]
         bearer = _BEARER.sub(rf"\1\2{HIDDEN}", named)
         clean = _USER.sub(rf"\1{HIDDEN}@", bearer)
         return clean, max(0, clean.count(HIDDEN) - text.count(HIDDEN))
@@ -163,7 +172,7 @@ class _Walk:
         inner = self._json(text, path)
         if inner is not None:
             return inner
-        room = min(TEXT_CHARS_MAX, self._left)
+        room = max(0, min(TEXT_CHARS_MAX, self._left))
         clean, hidden = self._redactor.cleaned(text[:room])
         self.hidden += hidden
         self._left -= len(clean) + 2
@@ -174,7 +183,7 @@ class _Walk:
 
     def _json(self, text: str, path: Words) -> str | None:
         """A text that is JSON, as tools give what they also give in parts; None if all is shown."""
-        if text[:64].lstrip()[:1] not in ("{", "["):
+        if text.lstrip()[:1] not in ("{", "["):
             return None
         if len(text) > JSON_CHARS_MAX:  # too much to look into, and so to show any of it
             self.is_cut = True
@@ -183,10 +192,13 @@ class _Walk:
             value = json.loads(text)
         except (ValueError, RecursionError):
             return None
-        before, self.hidden = self.hidden, 0
+        before = self.hidden, self.is_cut
+        self.hidden, self.is_cut = 0, False
         seen = self.of(value, (*path, "*"))
-        found, self.hidden = self.hidden, before + self.hidden
-        return json.dumps(seen, ensure_ascii=False) if found else None
+        # What was not looked at might have been hidden, so it is no text to be shown as it is.
+        is_other = bool(self.hidden) or self.is_cut
+        self.hidden, self.is_cut = before[0] + self.hidden, before[1] or self.is_cut
+        return json.dumps(seen, ensure_ascii=False) if is_other else None
 
 
 def printable(text: str) -> str:
@@ -209,10 +221,47 @@ def url_without_query(url: str) -> str:
     return _USER.sub(r"\1", place)
 
 
-def _words(name: str) -> Words:
-    """`oldApiKeys`, `old_api_key` and `OLD-API-KEY` are the same."""
-    found = (word.lower() for word in _WORD.findall(name) if not word.isdigit())
-    return tuple(word.removesuffix("s") if len(word) > SINGULAR_MAX else word for word in found)
+def _end_of_value(text: str, begin: int) -> int:
+    """Where the value that begins there ends; a list or an object ends with its own bracket."""
+    if text[begin : begin + 1] not in _CLOSED_BY:
+        value = _VALUE.match(text, begin)
+        return begin if value is None else value.end()
+    awaited: list[str] = []
+    for found in _WITHIN.finditer(text, begin):
+        mark = found[0]
+        if mark in _CLOSED_BY:
+            awaited.append(_CLOSED_BY[mark])
+        elif mark[0] in "\"'":
+            continue  # a bracket in quotes opens and closes nothing
+        elif mark != awaited.pop():
+            break  # quotes that are escaped, or brackets that do not pair: its end is not known
+        if not awaited:
+            return found.end()
+    return len(text)
+
+
+def _spellings(name: str) -> set[Words]:
+    """`oldApiKeys`, `old_api_key` and `OLD-API-KEY` are the same. A name of no letter is itself."""
+    text = unicodedata.normalize("NFC", name)
+    shape = "".join(map(_shape, text))
+    found = {
+        tuple(_singular(text[word.start() : word.end()]) for word in pattern.finditer(shape))
+        for pattern in (_WORD, _WORD_AFTER_CAPITALS)
+    }
+    return found - {()} or ({(text.casefold(),)} if text.strip() else set())
+
+
+def _shape(character: str) -> str:
+    """`A` and `a` for letters of any script; those without capitals are taken for small ones."""
+    if character.isupper():
+        return "A"
+    is_mark = unicodedata.category(character)[0] == "M"  # a vowel's sign, or an accent by itself
+    return "a" if character.isalpha() or is_mark else " "
+
+
+def _singular(word: str) -> str:
+    folded = word.casefold()
+    return folded.removesuffix("s") if len(folded) > SINGULAR_MAX else folded
 
 
 def _fits(wanted: Words, path: Words) -> bool:

@@ -42,6 +42,11 @@ class Visit:
         """Whether every owner's tasks may be seen, and not the visitor's own alone."""
         return Scope.OPERATE in self.caller.scopes
 
+    @property
+    def watches(self) -> bool:
+        """Whether there are tasks that may be seen, in lists and in the inbox."""
+        return self.operates or Scope.WATCH in self.caller.scopes
+
 
 class Sessions:
     """Makes visits of cookies, and cookies of callers.

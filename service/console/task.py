@@ -102,13 +102,17 @@ class TaskPages:
 
     def pages(self) -> list[Page]:
         """What to mount."""
+        shown = {
+            PATH: self._task,
+            f"{PATH}/versions": self._chosen,
+            f"{PATH}/versions/{{n}}": self._version,
+            f"{PATH}/versions/{{n}}/state.json": self._state_file,
+            **{f"{PATH}/{part}.json": self._value_file(part) for part in PARTS},
+        }
         return [
-            Page(PATH, self._task),
+            # Who audits reads the same at `/audit/tasks/{id}`, of every task whose id they know.
+            *(Page(path, handler, other=Scope.AUDIT) for path, handler in shown.items()),
             Page(f"{PATH}/cancel", self._cancel, ("POST",), Scope.CALL),
-            Page(f"{PATH}/versions", self._chosen),
-            Page(f"{PATH}/versions/{{n}}", self._version),
-            Page(f"{PATH}/versions/{{n}}/state.json", self._state_file),
-            *(Page(f"{PATH}/{part}.json", self._value_file(part)) for part in PARTS),
         ]
 
     # --- pages

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from outlast.tests.browser.looking import Desk, enters, signs_in
 from outlast.tests.browser.site import DEPLOY, PIPELINE, QUESTION, TASK_S_MAX
@@ -71,3 +71,77 @@ async def test_a_service_that_is_away_is_said_on_every_page_until_it_is_back(des
             for tab in opened:
                 await expect(tab.locator("#fresh")).to_have_text("", timeout=2 * LIVE_MS)
     desk.faults.forgive_the_lost()
+
+
+FIGURES = "**/console?part=1"
+HASTY = """{
+  const of = AbortSignal.timeout.bind(AbortSignal);
+  AbortSignal.timeout = (ms) => of(ms / 20);
+}"""
+
+
+async def holding(page: Page) -> list[Route]:
+    """The figures that are asked for from now on, none of them answered."""
+    asked: list[Route] = []
+
+    def holds(route: Route) -> None:
+        asked.append(route)
+
+    await page.route(FIGURES, holds)
+    return asked
+
+
+async def test_an_answer_that_never_comes_is_said_and_does_not_end_the_looking(desk: Desk):
+    async with desk.visitor("alice") as page:
+        await page.add_init_script(HASTY)
+        asked = await holding(page)
+        await page.goto("/console")
+        told = page.locator("#fresh")
+        await expect(told).to_contain_text("connection is lost", timeout=LIVE_MS)
+        assert asked
+        await page.unroute(FIGURES)
+        await expect(told).to_have_text("", timeout=LIVE_MS)
+
+
+async def test_figures_are_asked_for_once_at_a_time(desk: Desk):
+    async with desk.visitor("alice") as page:
+        await page.clock.install()
+        asked = await holding(page)
+        await page.goto("/console")
+        for _ in range(4):
+            await page.clock.run_for(5_000)
+        await expect(page.locator("#figures h2").first).to_be_visible()
+        (first,) = asked
+        await first.fulfill(content_type="text/html", body="<p>anew</p>")
+        await expect(page.locator("#figures")).to_have_text("anew")
+        async with page.expect_request(FIGURES):
+            await page.clock.run_for(5_000)
+
+
+OPENED_AND_CLOSED = """async () => {
+  const { live } = await import("/console/static/live.js");
+  for (let n = 0; n < 9; n++) live({ ids: ["none"], onTask() {} }).close();
+}"""
+
+
+async def test_a_closed_connection_leaves_no_listener_and_a_kept_page_comes_back_anew(desk: Desk):
+    async with desk.visitor("alice") as page:
+        await page.goto("/console/inbox")
+        before = await listeners(page)
+        await page.evaluate(OPENED_AND_CLOSED)
+        assert await listeners(page) == before
+        assert before.count("pageshow") == 1
+        await page.evaluate("window.isOld = true; dispatchEvent(new Event('pagehide'))")
+        shown = "dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))"
+        async with page.expect_event("load"):
+            await page.evaluate(shown)
+        assert not await page.evaluate("window.isOld ?? false")
+
+
+async def listeners(page: Page) -> list[str]:
+    """What the window listens to, once for each listener."""
+    wire = await page.context.new_cdp_session(page)
+    window = await wire.send("Runtime.evaluate", {"expression": "window"})
+    asked = {"objectId": window["result"]["objectId"]}
+    found = await wire.send("DOMDebugger.getEventListeners", asked)
+    return sorted(each["type"] for each in found["listeners"])

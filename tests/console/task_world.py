@@ -25,6 +25,8 @@ SCOPES = {
     "watcher": '["watch"]',
     "operator": '["call", "watch", "operate"]',
     "auditor": '["watch", "audit"]',
+    "examiner": '["audit"]',
+    "starter": '["call"]',
 }
 TOKENS = {who: f"the-token-of-{who}-which-is-long-enough" for who in SCOPES}
 OWNERS = {who: Owner(ISSUER, who, "default").key for who in SCOPES}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from outlast.service.console.forms import Form, link_of
+from outlast.service.console.forms import Control, Form, link_of
 from outlast.tests.console.inbox_world import elicitation
 
 COLOURS = [{"const": "#f00", "title": "Red"}, {"const": "#0f0", "title": "Green"}]
@@ -12,6 +12,11 @@ COLOURS = [{"const": "#f00", "title": "Red"}, {"const": "#0f0", "title": "Green"
 
 def one(schema: dict[str, Any], *, required: bool = False) -> Form:
     return Form(elicitation("?", x=schema, required=["x"] if required else []))
+
+
+def control(schema: dict[str, Any]) -> Control:
+    (only,) = one(schema).controls()
+    return only
 
 
 def content(form: Form, *texts: str) -> Any:
@@ -91,6 +96,103 @@ def test_proposed_values_are_filled_in_and_give_way_to_what_was_typed() -> None:
     name, ok, colour, some = form.controls({"f.name": ["Bo"], "f.some": ["0"]})
     assert (name.value, [choice.is_chosen for choice in some.choices]) == ("Bo", [True, False])
     assert not any(choice.is_chosen for choice in (*ok.choices, *colour.choices))
+
+
+HUGE = 10**400
+INFINITE = float("inf")
+
+
+@pytest.mark.parametrize("kind", ["integer", "number"])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": HUGE, "default": 5},
+        {"maximum": -HUGE, "default": 5},
+        {"default": HUGE},
+        {"default": -INFINITE, "minimum": INFINITE},
+        {"maximum": float("nan"), "default": 5.5},
+        {"minimum": True, "maximum": "many"},
+    ],
+)
+def test_a_number_with_any_bounds_has_a_page_and_an_answer_or_an_error(
+    kind: str, schema: dict[str, Any]
+) -> None:
+    form = one({"type": kind, **schema})
+    (shown,) = form.controls()
+    assert len(shown.hint) < 100
+    assert not {"min", "max"} & shown.attributes.keys()
+    is_bound = HUGE in schema.values() or -HUGE in schema.values() or INFINITE in schema.values()
+    told = content(form, "7")
+    assert told == {"x": 7} or (is_bound and told.startswith("Give at ") and len(told) < 100)
+
+
+@pytest.mark.parametrize("bound", [HUGE, INFINITE])
+def test_a_text_with_any_bounds_has_a_page_and_an_answer_or_an_error(bound: float) -> None:
+    schema = {"type": "string", "minLength": bound, "maxLength": bound, "default": "x"}
+    assert not {"minlength", "maxlength"} & control(schema).attributes.keys()
+    assert content(one(schema), "x").startswith("Give at least ")
+
+
+@pytest.mark.parametrize(
+    ("schema", "attributes"),
+    [
+        ({"type": "integer", "minimum": 0.5, "maximum": 9.5}, {"min": "1", "max": "9"}),
+        ({"type": "integer", "minimum": -0.5}, {"min": "0"}),
+        ({"type": "integer", "maximum": 7654321.0}, {"max": "7654321"}),
+        ({"type": "number", "minimum": 1234567.25}, {"min": "1234567.25"}),
+        ({"type": "number", "minimum": 1234567.0}, {"min": "1234567"}),
+        ({"type": "number", "maximum": 1e300}, {"max": "1e+300"}),
+        ({"type": "string", "maxLength": 1000000.0}, {"maxlength": "1000000"}),
+        ({"type": "string", "minLength": 1.5}, {"minlength": "2"}),
+    ],
+)
+def test_a_bound_is_told_to_the_browser_to_its_last_digit(
+    schema: dict[str, Any], attributes: dict[str, str]
+) -> None:
+    shown = control(schema)
+    told = {name: shown.attributes[name] for name in shown.attributes if name not in SHAPE}
+    assert told == attributes
+    assert all(bound in shown.hint for bound in attributes.values())
+
+
+SHAPE = {"type", "step"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "error"),
+    [
+        ({"type": "integer", "minimum": 1234567}, "5", "Give at least 1234567"),
+        ({"type": "integer", "minimum": 1234566.5}, "5", "Give at least 1234567"),
+        ({"type": "integer", "maximum": 16777215}, "16777216", "Give at most 16777215"),
+        ({"type": "number", "minimum": 1234567.25}, "5", "Give at least 1234567.25"),
+        ({"type": "string", "minLength": 1234567}, "x", "Give at least 1234567 characters"),
+    ],
+)
+def test_a_bound_is_told_to_the_person_to_its_last_digit(
+    schema: dict[str, Any], text: str, error: str
+) -> None:
+    assert content(one(schema), text) == error
+
+
+def test_a_whole_number_that_is_proposed_can_be_sent_as_it_stands() -> None:
+    schema = {"type": "integer", "default": 5.0}
+    assert content(one(schema), control(schema).value) == {"x": 5}
+
+
+def test_how_many_may_be_chosen_is_told_in_whole_numbers() -> None:
+    some = {"type": "array", "items": {"enum": ["a", "b"]}}
+    assert control({**some, "minItems": 1.0, "maxItems": 2.0}).hint == "at least 1, at most 2"
+    assert content(one({**some, "minItems": 2.0}), "0") == "Give at least 2 choices"
+
+
+@pytest.mark.parametrize("text", ["one\ntwo", "\none", "one\r\ntwo"])
+def test_a_text_of_several_lines_gets_a_box_that_keeps_them(text: str) -> None:
+    plain = {"type": "string"}
+    for schema in (plain, {**plain, "maxLength": 90}, {**plain, "format": "markdown"}):
+        assert control({**schema, "default": text}).shape == "box"
+        assert control({**schema, "default": "one"}).shape == "line"
+        (typed,) = one(schema).controls({"f.x": [text]})
+        assert (typed.shape, typed.value) == ("box", text)
 
 
 def test_a_field_of_a_server_cannot_pass_for_one_of_ours() -> None:

@@ -93,6 +93,33 @@ async def test_what_does_not_fit_is_told_beside_its_field_and_what_was_typed_is_
     assert event.answers["in-1"]["content"] == {"name": "Ada", "count": 7}
 
 
+async def test_the_summary_of_errors_leads_to_each_field_that_has_one(made: InboxWorld) -> None:
+    count = {"type": "integer", "title": "Machines"}
+    request = elicitation("How?", name=NAME, count=count, required=["name", "count"])
+    task_id, alice = await made.asked(request), await made.visitor(ALICE)
+    form = (await alice.get(page_of(task_id))).form(page_of(task_id))
+    refused = await alice.send(form, "accept", f__name="Ada", f__count="many")
+    field = refused.form(page_of(task_id)).attributes["f.count"]
+    summary = [link["href"] for link in refused.links if link.get("href", "").startswith("#f-")]
+    assert summary == [f"#{field['id']}"]
+
+
+async def test_a_form_that_nobody_can_fill_in_has_a_page_and_can_be_declined(
+    made: InboxWorld,
+) -> None:
+    most = {"type": "integer", "minimum": 10**400, "default": 5}
+    task_id = await made.asked(elicitation("How many?", count=most, required=["count"]))
+    alice = await made.visitor(ALICE)
+    form = (await alice.get(page_of(task_id))).form(page_of(task_id))
+    refused = await alice.send(form, "accept", f__count="5")
+    assert refused.status == UNFIT
+    again = refused.form(page_of(task_id))
+    done = await alice.send(again, "decline")
+    assert (done.status, done.url) == (OK, f"{alice.base_url}/console/inbox")
+    (event,) = await made.received(task_id)
+    assert event.answers == {"in-1": {"action": "decline"}}
+
+
 @pytest.mark.promise("the-first-answer-wins-and-the-other-is-told")
 async def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told_who(
     made: InboxWorld,

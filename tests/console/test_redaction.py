@@ -1,6 +1,8 @@
 """What a page shows of arguments and results: no secret, and not too much."""
 
 import json
+import time
+import unicodedata
 from functools import reduce
 from typing import Any
 
@@ -34,6 +36,8 @@ PLAIN = Redactor()
         "proxy-authorization",
         "apiKey",
         "APIKey",
+        "APItoken",
+        "DBpasswords",
         "x-api-key",
         "apikey",
         "AWS_SECRET_ACCESS_KEY",
@@ -93,10 +97,110 @@ def test_a_text_that_is_json_without_a_secret_stays_as_it_is():
     assert json.loads(PLAIN.show([text]).text) == [text]
 
 
+CREDENTIALS = {"passwords": ["open", SECRET], "credentials": {"user": "u", "value": SECRET}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [*[0] * 1_001, CREDENTIALS],
+        {**{f"k{n}": 0 for n in range(1_001)}, **CREDENTIALS},
+        {"a": ["x" * 8_100] * 6, **CREDENTIALS},
+        reduce(lambda inner, _: [inner], range(70), CREDENTIALS),
+        {"pad": "x" * 8_100, **{f"k{n}": 0 for n in range(1_001)}, **CREDENTIALS},
+    ],
+    ids=["array", "object", "budget", "depth", "text"],
+)
+@pytest.mark.promise("console-hides-secrets")
+def test_of_json_in_a_text_that_was_not_looked_at_whole_the_rest_is_not_shown(value: Any):
+    shown = PLAIN.show({"content": [{"type": "text", "text": json.dumps(value)}]}, "result")
+    assert SECRET not in shown.text
+    assert shown.is_cut
+
+
+@pytest.mark.promise("console-hides-secrets")
+def test_a_path_into_json_in_a_text_is_hidden_however_late_it_comes():
+    redactor = Redactor(["result.*.*.pin"])
+    for before in ([], [0] * 1_001):
+        text = json.dumps([*before, {"pin": SECRET}])
+        for written in (text, " " * 70 + text):
+            assert SECRET not in redactor.show(written, "result").text
+
+
+def test_of_json_in_a_text_that_takes_all_the_room_nothing_is_shown():
+    shown = PLAIN.show(json.dumps({"k" * (SHOWN_CHARS_MAX - 10): 1}))
+    assert shown.is_cut
+    assert "k" not in shown.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Result: {json.dumps(CREDENTIALS)} and more",
+        f"Result: {json.dumps(CREDENTIALS, indent=2)}",
+        f'{{"a": 1}}\n{json.dumps(CREDENTIALS)}\n{{"b": 2}}',
+        " " * 70 + json.dumps(CREDENTIALS),
+        "Escaped: " + json.dumps(json.dumps(CREDENTIALS)),
+        "Twice: " + json.dumps(json.dumps(json.dumps(CREDENTIALS))),
+        f"Written: {CREDENTIALS}",
+        f'cut off: {{"tokens": ["a]", "{SECRET}"',
+        f"tokens: [one, two {SECRET}",
+        f"tokens: ['a]', '{SECRET}']",
+        f"tokens: [[one], {{two: [three]}}, {SECRET}]",
+        "password: 'one''two s3cr3t'",
+    ],
+)
+@pytest.mark.promise("console-hides-secrets")
+def test_a_list_or_an_object_after_a_secrets_name_is_hidden_whole(text: str):
+    for shown in (PLAIN.show({"message": text}).text, PLAIN.text(text)):
+        assert "s3cr3t" not in shown
+        assert HIDDEN in shown
+
+
+def test_what_follows_a_hidden_list_is_shown():
+    text = 'Made: {"tokens": ["a]", {"b": "}"}], "kept": [1]} in 3 s'
+    assert PLAIN.text(text) == f'Made: {{"tokens": {HIDDEN}, "kept": [1]}} in 3 s'
+
+
+@pytest.mark.parametrize(
+    "part", ["token: [", "token: ['", 'token: ["', "token: ]", 'token: \\"', "[{", "token-", "'\\"]
+)
+def test_no_text_takes_long_to_clean(part: str):
+    began = time.monotonic()
+    PLAIN.cleaned(part * (500_000 // len(part)))
+    assert time.monotonic() - began < 5.0  # a square of it takes hours
+
+
+@pytest.mark.parametrize("name", ["пароль", "密码", "Größe", "größe", "naïve_key", "4711", "№"])
+@pytest.mark.promise("console-hides-secrets")
+def test_a_name_in_any_script_can_be_hidden(name: str):
+    redactor = Redactor([name])
+    for spelled in (name, name.upper(), unicodedata.normalize("NFD", name)):
+        assert json.loads(redactor.show({spelled: SECRET, "kept": "x"}).text) == {
+            spelled: HIDDEN,
+            "kept": "x",
+        }
+
+
+@pytest.mark.promise("console-hides-secrets")
+def test_a_name_in_any_script_hides_what_follows_it_in_a_text():
+    redactor = Redactor(["пароль", "密码"])
+    wide = "\uff1a"  # the colon that is typed beside such a name
+    assert redactor.text(f"Пароль: a, 密码{wide}b") == f"Пароль: {HIDDEN}, 密码{wide}{HIDDEN}"
+
+
+@pytest.mark.promise("console-hides-secrets")
+def test_a_name_of_many_words_is_hidden():
+    redactor = Redactor(["number_of_the_old_card_of_mine"])
+    assert SECRET not in redactor.show({"numberOfTheOldCardOfMine": SECRET}).text
+
+
 @pytest.mark.parametrize(
     "text",
     [
         f"password={SECRET}",
+        f"run --password={SECRET}",
+        f"_token={SECRET}",
         f"Authorization: Bearer {SECRET}",
         "sent with Bearer abcdefgh.ijk",
         "https://h.example/hook?access_token=abcdefgh.ijk&n=1",
@@ -107,6 +211,7 @@ def test_a_text_that_is_json_without_a_secret_stays_as_it_is():
         'cut off: {"password": "a b \\" abcdefgh.ijk',
         "password: 'a b abcdefgh.ijk",
         'token: "first password=x abcdefgh.ijk"',
+        "password: token: abcdefgh.ijk",
     ],
 )
 @pytest.mark.promise("console-hides-secrets")

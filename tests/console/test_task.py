@@ -16,6 +16,7 @@ from outlast.service.console.redaction import HIDDEN, SHOWN_CHARS_MAX
 from outlast.service.console.timeline import WINDOW
 from outlast.tests.console.task_world import (
     NOT_FOUND,
+    OK,
     SEE_OTHER,
     Console,
     inputs_of,
@@ -27,6 +28,7 @@ from outlast.tests.support.publishing import QUESTION, now
 
 pytestmark = pytest.mark.anyio
 
+FORBIDDEN = httpx2.codes.FORBIDDEN
 SECRET = "this-is-for-nobody's-eyes"
 
 
@@ -159,12 +161,12 @@ async def test_secrets_are_hidden_and_the_owner_may_have_the_whole(console: Cons
     await console.publisher.progresses(task_id, f"went with password={SECRET}")
     await console.publisher.ends(task_id, result)
     ended = console.publisher.tasks[task_id].version
-    for who in ("alice", "operator", "auditor"):
+    for who in ("alice", "operator", "auditor", "examiner"):
         for path in ("", "?part=1", f"/versions/{ended}", f"/versions/{ended}?part=1"):
             page = await console[who].page(f"/tasks/{task_id}{path}")
             assert SECRET not in html.unescape(page)
             assert HIDDEN in page
-    for who in ("alice", "auditor"):
+    for who in ("alice", "auditor", "examiner"):
         whole = await console[who].get(f"/tasks/{task_id}/arguments.json")
         assert json.loads(whole.content) == arguments
         whole = await console[who].get(f"/tasks/{task_id}/result.json")
@@ -266,7 +268,7 @@ async def test_a_version_that_is_not_there_is_not_there(console: Console, versio
 
 @pytest.mark.parametrize("task_id", ["%00", "a" * 500, "%F0%9F%A6%86", ".."])
 async def test_an_id_that_is_no_tasks_is_not_there(console: Console, task_id: str):
-    for who in ("alice", "operator", "auditor"):
+    for who in ("alice", "operator", "auditor", "examiner"):
         reply = await console[who].get(f"/tasks/{task_id}/versions/1")
         assert reply.status_code == NOT_FOUND
 
@@ -293,6 +295,47 @@ async def test_a_forgotten_task_is_the_audits_alone_and_an_erased_one_tells_that
     assert "cannot be told any more" in version
     gone = await auditor.get(f"/tasks/{task_id}/versions/2/state.json")
     assert gone.status_code == NOT_FOUND
+
+
+PAGES_OF_A_TASK = (
+    "",
+    "?part=1",
+    "/versions?n=1",
+    "/versions/1",
+    "/versions/1/state.json",
+    "/arguments.json",
+    "/result.json",
+)
+
+
+@pytest.mark.promise("console-shows-nobody-anothers-task")
+async def test_audit_alone_opens_every_page_of_any_task_and_no_list(console: Console):
+    task_id = await console.opened()
+    await console.publisher.ends(task_id)
+    examiner, starter = console["examiner"], console["starter"]
+    for path in PAGES_OF_A_TASK:
+        assert (await examiner.get(f"/tasks/{task_id}{path}")).status_code in (OK, SEE_OTHER), path
+        assert (await examiner.get(f"/tasks/no-such-task{path}")).status_code == NOT_FOUND, path
+        # Whoever may neither watch nor audit is told the same of every id.
+        refused = [await starter.get(f"/tasks/{one}{path}") for one in (task_id, "no-such-task")]
+        assert {reply.status_code for reply in refused} == {FORBIDDEN}, path
+        assert refused[0].content == refused[1].content, path
+    assert (await examiner.get("/tasks")).status_code == FORBIDDEN
+    fields = inputs_of(await examiner.page(f"/tasks/{task_id}"))
+    reply = await examiner.post(f"/tasks/{task_id}/cancel", fields)
+    assert reply.status_code == FORBIDDEN
+
+
+@pytest.mark.parametrize("who", ["alice", "watcher", "operator", "auditor", "examiner", "starter"])
+async def test_no_page_leads_to_one_that_its_visitor_may_not_see(console: Console, who: str):
+    task_id = await console.opened()
+    for start in ("", f"/tasks/{task_id}", f"/tasks/{task_id}/versions/1"):
+        reply = await console[who].get(start)
+        links = re.findall(r'href="/console([^"#]*)"', reply.text)
+        for link in {html.unescape(each) for each in links}:
+            assert (await console[who].get(link)).status_code in (OK, SEE_OTHER), (start, link)
+    sees = text_of(await console[who].page(""))
+    assert ("Inbox" in sees) == (who not in {"examiner", "starter"})
 
 
 async def test_a_question_is_shown_at_its_version_and_gone_at_the_next(console: Console):

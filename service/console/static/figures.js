@@ -4,12 +4,19 @@ import { part } from "./fresh.js";
 const EVERY_MS = 5000;
 const figures = document.getElementById("figures");
 
+let looking = false; // an answer that took long must not be shown after a newer one
+
 async function refresh() {
   // Not under the hands of who is reading or tabbing in it.
-  if (document.hidden || figures.contains(document.activeElement)) return;
+  if (looking || document.hidden || figures.contains(document.activeElement)) return;
+  looking = true;
   const text = await part(figures.dataset.refresh);
-  if (text === null) return;
-  const made = new DOMParser().parseFromString(text, "text/html");
+  if (text !== null) show(text);
+  looking = false;
+}
+
+function show(html) {
+  const made = new DOMParser().parseFromString(html, "text/html");
   figures.replaceChildren(...made.body.childNodes);
 }
 

@@ -4,6 +4,7 @@
 // is. The worst is shown.
 
 const UNAUTHORIZED = 401;
+const ANSWER_MS = 20000; // an answer that takes longer is lost: who waits for it asks no other
 const WORDS = {
   lost: "The connection is lost; trying again. What you see may be old.",
   over: "Your session is over. ",
@@ -30,7 +31,11 @@ export function isOver() {
 export async function part(url) {
   if (isOver()) return null;
   try {
-    const reply = await fetch(url, { credentials: "same-origin", headers: { accept: "text/html" } });
+    const reply = await fetch(url, {
+      credentials: "same-origin",
+      headers: { accept: "text/html" },
+      signal: AbortSignal.timeout(ANSWER_MS), // of its body too
+    });
     if (reply.status === UNAUTHORIZED) tell("looks", "over");
     else tell("looks", reply.status < 500 ? "live" : "lost");
     return reply.ok ? await reply.text() : null;

@@ -20,6 +20,9 @@ const LOOK_MS = 5000;
 const TASKS_MAX = 1000; // of one request
 const ENDED = ["completed", "failed", "cancelled"];
 
+// A page that the browser had kept has closed its connections: it comes back as a new one.
+addEventListener("pageshow", (event) => event.persisted && location.reload());
+
 export function live({ ids, onTask }) {
   const known = new Map(ids.slice(0, TASKS_MAX).map((id) => [id, 0]));
   const running = new Set(known.keys());
@@ -29,6 +32,7 @@ export function live({ ids, onTask }) {
   let looking = 0;
   let wasLost = false;
   let isOver = known.size === 0;
+  const standing = new AbortController(); // a closed one listens to nothing
 
   function connect() {
     if (isOver) return;
@@ -85,14 +89,14 @@ export function live({ ids, onTask }) {
 
   function close() {
     isOver = true;
+    standing.abort();
     clearTimeout(timer);
     clearInterval(looking);
     socket?.close();
     tell("socket", "live"); // nobody waits for this one any more
   }
 
-  addEventListener("pagehide", close, { once: true });
-  addEventListener("pageshow", (event) => event.persisted && location.reload());
+  addEventListener("pagehide", close, { signal: standing.signal });
   connect();
   return { close };
 }
