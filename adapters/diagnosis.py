@@ -6,8 +6,8 @@ transaction when the first goes on.
 
 import secrets
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
@@ -35,6 +35,9 @@ _FACTS = (
     " to_regclass('outlast.migrations') IS NOT NULL"
 )
 _NO_STATEMENT = "26000"  # SQLSTATE invalid_sql_statement_name
+_NO_ROOM = "53300"  # SQLSTATE too_many_connections
+# The driver hears no SQLSTATE of who is turned away at the door, only the sentence.
+_NO_ROOM_SAYS = ("too many connections", "too many clients", "remaining connection slots")
 
 
 class PostgresDiagnosis:
@@ -50,7 +53,8 @@ class PostgresDiagnosis:
             ((version, is_standby, settings, has_schema),) = await cursor.fetchall()
             applied = await _numbers(connection) if has_schema else []
             ahead_s, unsure_s = await _clock(connection)
-            room = await postgres.connections_allowed(self._url)
+            with with_reasons(self._url):
+                room = await postgres.connections_allowed(self._url)
         wanted = [step.number for step in migrations.available()]
         return StoreFacts(version, settings, is_standby, room, applied, wanted, ahead_s, unsure_s)
 
@@ -106,21 +110,39 @@ class PostgresDiagnosis:
             settings = postgres.settings_of(self._url)
             made = await psycopg.AsyncConnection.connect(autocommit=True, **settings)
         except psycopg.OperationalError as error:
-            raise StoreNotReached(self._said(error)) from None
+            raise StoreNotReached(_said(self._url, error)) from None
         except psycopg.Error:  # its message would show the URL, and the password in it
             raise StoreNotReached("database_url is not a URL of PostgreSQL") from None
         try:
             yield made
         except psycopg.Error as error:  # what this role may not see, say
-            raise StoreNotReached(self._said(error)) from None
+            raise StoreNotReached(_said(self._url, error)) from None
         finally:
             await made.close()
 
-    def _said(self, error: psycopg.Error) -> str:
-        """The message in one line, and never the password."""
-        text = " ".join(str(error).split())
-        password = conninfo_to_dict(self._url).get("password")
-        return text.replace(str(password), "…") if password else text
+
+@contextmanager
+def with_reasons(url: str) -> Generator[None]:
+    """Raise StoreNotReached, which says why, for whatever the store of this URL says no with."""
+    try:
+        yield
+    except StoreNotReached:
+        raise
+    except errors.StoreUnavailable as error:
+        if not isinstance(error.__cause__, psycopg.Error):
+            raise
+        raise StoreNotReached(_said(url, error.__cause__)) from None
+    except psycopg.Error as error:
+        raise StoreNotReached(_said(url, error)) from None
+
+
+def _said(url: str, error: psycopg.Error) -> str:
+    """The message in one line, and never the password."""
+    text = " ".join(str(error).split())
+    if error.sqlstate == _NO_ROOM or any(words in text for words in _NO_ROOM_SAYS):
+        text = f"it gives this role no more connections (SQLSTATE {_NO_ROOM}): {text}"
+    password = conninfo_to_dict(url).get("password")
+    return text.replace(str(password), "…") if password else text
 
 
 async def _numbers(connection: psycopg.AsyncConnection[Any]) -> list[int]:

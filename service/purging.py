@@ -1,7 +1,8 @@
 """A person's request: remove all that is stored of an owner, while the service runs.
 
-What runs is ended and told to stop, subscriptions are dropped without a farewell, every task is
-forgotten and erased at once. What stays is what happened when, under a hash of the owner.
+What runs is ended and told to stop, but for a job that is followed at its upstream; subscriptions
+are dropped without a farewell, every task is forgotten and erased at once. What stays is what
+happened when, under a hash of the owner.
 """
 
 import logging

@@ -32,10 +32,10 @@ def read(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _content(name: str, path: str, environment: Mapping[str, str]) -> str:
     variable = variable_of(name)
-    if environment.get(variable.removesuffix("_FILE")):
-        raise errors.ConfigurationError(
-            f"environment: give {variable.removesuffix('_FILE')} or {variable}, not both"
-        )
+    itself = variable.removesuffix("_FILE")
+    # The settings hear a variable in any case, and none that is empty.
+    if any(value and given.upper() == itself for given, value in environment.items()):
+        raise errors.ConfigurationError(f"environment: give {itself} or {variable}, not both")
     try:
         with Path(path).open("rb") as file:
             text = file.read(FILE_BYTES_MAX + 1).decode().strip()

@@ -21,6 +21,8 @@ from ..domain import errors
 from . import secret_files
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+# Nothing refuses an empty variable of these: it counts as not set.
+MAY_BE_EMPTY = ("data_keys", "webhook_signing_key", "audit_signing_key")
 DATA_KEY = re.compile(r"([A-Za-z0-9._-]{1,64}):[A-Za-z0-9_-]{43}=?")
 
 
@@ -196,10 +198,15 @@ class Settings(Fields, BaseSettings):
         del dotenv_settings, file_secret_settings
         flags = dict(init_settings())
         table = flags.pop("file_table", {})
+        files = secret_files.read(os.environ)
+        # An empty variable would take the place of its file, and no key that of the keys.
+        unset = {name for name, value in env_settings().items() if value == ""}
+        unset &= {*files, *MAY_BE_EMPTY}
+        heard = {name: value for name, value in env_settings().items() if name not in unset}
         return (
             InitSettingsSource(settings_cls, flags),
-            env_settings,
-            InitSettingsSource(settings_cls, dict(secret_files.read(os.environ))),
+            InitSettingsSource(settings_cls, heard),
+            InitSettingsSource(settings_cls, dict(files)),
             InitSettingsSource(settings_cls, table),
         )
 

@@ -10,6 +10,7 @@ lines of JSON. Its end is the parent's end.
 
 import asyncio
 import json
+import logging
 import socket
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,6 +26,8 @@ ANSWER_S_MAX = 2 * FIGURES_S_MAX
 _LENGTH = 8  # bytes that say how long the first thing is
 
 Figures = Mapping[str, Any]
+
+_log = logging.getLogger("outlast.processes")
 
 
 class Line:
@@ -47,10 +50,27 @@ class Line:
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
         """What comes from the other end, until that is gone."""
         try:
-            while line := await self._reader.readline():
-                yield json.loads(line)
-        except (ConnectionError, json.JSONDecodeError):
-            return  # cut off in the middle: gone as well
+            while True:
+                yield json.loads(await self._line())
+        except (ConnectionError, asyncio.IncompleteReadError, json.JSONDecodeError):
+            return  # gone, or cut off in the middle: gone as well
+
+    async def _line(self) -> bytes:
+        """The next line that is not too long: who has told too much is not heard, and no more."""
+        is_too_long = False
+        while True:
+            try:
+                line = await self._reader.readuntil(b"\n")
+            except asyncio.LimitOverrunError as over:
+                await self._reader.readexactly(
+                    over.consumed
+                )  # what there is of it, but for its end
+                is_too_long = True
+                continue
+            if not is_too_long:
+                return line
+            _log.warning("a message of more than %d bytes was skipped", LINE_BYTES_MAX)
+            is_too_long = False
 
     def brief(self, what: bytes) -> None:
         """Send what to serve, before all messages."""

@@ -1,9 +1,11 @@
 """What the settings say by themselves, before anybody is asked."""
 
 import stat
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from .. import secret_files, variables
 from ..config import Config
 from ..settings import LOOPBACK_HOSTS, Settings
 from .finding import Finding, ok, problem, warning
@@ -11,6 +13,8 @@ from .finding import Finding, ok, problem, warning
 ANY = "*"
 FILE_SUFFIX = "_FILE"
 PREFIX = "OUTLAST_"
+MOUNTED = Path("/run/secrets")  # in a container, which has no other users
+NAMES_CHANGE = "Put the names by which clients call the service into allowed_hosts."
 PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
 
 
@@ -33,11 +37,13 @@ def check_reach(settings: Settings, config: Config) -> Iterator[Finding]:
             'Any Host header is accepted (allowed_hosts = ["*"]), so a page may rebind its name.',
             "List the names by which clients call the service in allowed_hosts.",
         )
+    elif not names:
+        yield problem("reach", "Every request is refused (allowed_hosts = []).", NAMES_CHANGE)
     elif names <= set(LOOPBACK_HOSTS):
-        yield problem(
+        yield warning(  # as it should be behind a proxy of this machine, which passes its name on
             "reach",
             f"It is bound to {settings.host}, and a request by any name but loopback is refused.",
-            "Put the names by which clients call the service into allowed_hosts.",
+            f"{NAMES_CHANGE[:-1]}, unless all of them are on this machine.",
         )
     elif known:
         yield ok("reach", "Callers have to say who they are, and by which name they call.")
@@ -96,13 +102,10 @@ def _audit_key(settings: Settings) -> Iterator[Finding]:
 
 
 def check_files(
-    settings: Settings, config: Config, path: Path | None, environment: Mapping[str, str]
+    settings: Settings, path: Path | None, environment: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Who may read the files with secrets in them, and who may write those that decide."""
-    held = {"secret_key", "admin_token", "data_keys", "audit_signing_key", "webhook_signing_key"}
-    is_secret = bool(held & set(config.server)) or "database_url" in config.server
-    is_secret = is_secret or any(one.env or one.headers for one in config.upstreams.values())
-    files = [] if path is None else [("The configuration", path, is_secret)]
+    files = [] if path is None else [("The configuration", path, _has_secrets(path))]
     if settings.tokens_file is not None:
         files.append(("tokens_file", settings.tokens_file, False))
     for name, value in sorted(environment.items()):
@@ -113,25 +116,50 @@ def check_files(
         yield _file(what, file, secret=secret)
 
 
+def _has_secrets(path: Path) -> bool:
+    """Whether a secret stands in the file itself. What is filled in from elsewhere does not."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True  # whatever it is
+    if any(found.get("server", {}).get(name) for name in secret_files.NAMES):
+        return True
+    texts = [found.get("console", {}).get("oidc", {}).get("client_secret")]
+    for upstream in found.get("upstreams", {}).values():
+        texts += [*upstream.get("env", {}).values(), *upstream.get("headers", {}).values()]
+    return any(text and not _is_filled_in(text) for text in texts)
+
+
+def _is_filled_in(text: str) -> bool:
+    try:
+        variables.filled(text, {})
+    except variables.NotThere:
+        return True
+    return False
+
+
 def _file(what: str, path: Path, *, secret: bool) -> Finding:
     try:
-        mode = path.stat().st_mode
+        mode, real = path.stat().st_mode, path.resolve()
+        above = [folder.stat().st_mode for folder in real.parents]
     except OSError as error:
         return problem(
             "files", f"{what}, {path}, cannot be read ({error.strerror}).", "Correct the path."
         )
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+    # Who may not pass a folder above reaches nothing in it, whatever the file itself allows.
+    others_pass = all(one & stat.S_IXOTH for one in above)
+    any_passes = all(one & (stat.S_IXGRP | stat.S_IXOTH) for one in above)
+    if any_passes and mode & (stat.S_IWGRP | stat.S_IWOTH):
         return problem(
             "files",
             f"{what}, {path}, may be written by others than its owner.",
             f"Run: chmod go-w {path}",
         )
-    if secret and mode & stat.S_IROTH:
-        return problem(
-            "files",
-            f"{what}, {path}, has secrets and everybody may read it.",
-            f"Run: chmod o= {path}",
-        )
+    if secret and others_pass and mode & stat.S_IROTH:
+        says, change = f"{what}, {path}, has secrets and everybody may read it.", f"chmod o= {path}"
+        if MOUNTED in real.parents:  # as compose mounts them, for a user that does not own them
+            return warning("files", says, f"Unless this is a container of its own: {change}")
+        return problem("files", says, f"Run: {change}")
     return ok("files", f"{what}, {path}, is readable by whom it should be.")
 
 

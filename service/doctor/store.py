@@ -180,9 +180,11 @@ def check_follower(standing: Standing) -> Iterator[Finding]:
     """How far the audit tree is behind the log."""
     behind = standing.head - standing.position
     says = f"The audit tree is {behind} positions behind the log."
-    age = standing.age_s or 0.0
-    unsigned = standing.size > standing.checkpointed and age > FOLLOWED_S
-    if behind > UNFOLLOWED or unsigned:
+    waits = standing.size > standing.checkpointed
+    if waits and standing.age_s is None:  # the first one is signed as soon as there is a leaf
+        says = f"The audit tree has {standing.size} leaves, and no checkpoint was ever signed."
+    is_old = standing.age_s is None or standing.age_s > FOLLOWED_S
+    if behind > UNFOLLOWED or (waits and is_old):
         yield warning(
             "follower",
             says,

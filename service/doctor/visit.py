@@ -83,7 +83,7 @@ async def visit(
 def _settings(settings: Settings, config: Config, path: Path | None) -> Iterator[Finding]:
     yield from configuration.check_reach(settings, config)
     yield from configuration.check_keys(settings, config)
-    yield from configuration.check_files(settings, config, path, os.environ)
+    yield from configuration.check_files(settings, path, os.environ)
     yield from configuration.check_webhooks(config, os.environ)
 
 
@@ -98,13 +98,14 @@ async def _store(settings: Settings, with_: Instruments) -> AsyncGenerator[Findi
             for finding in store.check_connections(await asked.manners()):
                 yield finding
             if not facts.lacks:
-                for finding in await _standing(asked):
+                for finding in await _standing(asked, has_tree=settings.audit):
                     yield finding
     except StoreNotReached as error:
         yield problem(
             "database",
             f"The database cannot be reached, or not be looked at: {error.reason}.",
-            "Correct database_url, or start PostgreSQL and let this machine and role in.",
+            "Correct database_url, or start PostgreSQL and let this machine and role in, with the"
+            " rights of the schema's owner and the connections that it wants.",
         )
     except errors.StoreUnavailable:
         yield problem("database", "The database went away.", "See its log, and look again.")
@@ -119,6 +120,7 @@ def _facts(facts: StoreFacts, processes: int, each: int) -> Iterator[Finding]:
     yield from store.check_clock(facts)
 
 
-async def _standing(asked: StoreDoctor) -> list[Finding]:
-    load, standing = await asked.load(), await asked.standing()
-    return [*store.check_work(load), *store.check_follower(standing)]
+async def _standing(asked: StoreDoctor, *, has_tree: bool) -> list[Finding]:
+    found = list(store.check_work(await asked.load()))
+    # Where nobody builds the tree, nobody is late with it; `check_keys` says that there is none.
+    return [*found, *store.check_follower(await asked.standing())] if has_tree else found

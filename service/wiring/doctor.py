@@ -21,12 +21,17 @@ from .store import CONNECTIONS_MAX, database, now
 
 
 class _Store:
-    """Two that look from outside, and two that look like a process of ours."""
+    """Two that look from outside, and two that look like a process of ours.
 
-    def __init__(self, outside: diagnosis.PostgresDiagnosis, store: postgres.Database) -> None:
-        self._outside = outside
-        self._operations = operations.PostgresOperations(store)
-        self._following = audit_tree.PostgresTreeFollowing(store)
+    Its pool begins with the latter: it would complain of a database that is away, or of no URL, in
+    its own words, and take one of the few connections that a role may have.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url, self._own = url, postgres.Database(url)
+        self._outside = diagnosis.PostgresDiagnosis(url)
+        self._operations = operations.PostgresOperations(self._own)
+        self._following = audit_tree.PostgresTreeFollowing(self._own)
 
     async def facts(self) -> StoreFacts:
         return await self._outside.facts()
@@ -35,10 +40,17 @@ class _Store:
         return await self._outside.manners()
 
     async def load(self) -> Load:
-        return await self._operations.load()
+        await self._own.open()
+        with diagnosis.with_reasons(self._url):
+            return await self._operations.load()
 
     async def standing(self) -> Standing:
-        return await self._following.standing()
+        await self._own.open()
+        with diagnosis.with_reasons(self._url):
+            return await self._following.standing()
+
+    async def close(self) -> None:
+        await self._own.close()
 
 
 def doctor(settings: Settings, config: Config) -> Instruments:
@@ -47,15 +59,11 @@ def doctor(settings: Settings, config: Config) -> Instruments:
     @asynccontextmanager
     async def store() -> AsyncGenerator[_Store]:
         with database(settings, share=True) as url:
-            # A pool for a database that is away, or for no URL, would complain in its own words.
-            outside = diagnosis.PostgresDiagnosis(url)
-            await outside.facts()
-            own = postgres.Database(url)
-            await own.open()
+            looked_at = _Store(url)
             try:
-                yield _Store(outside, own)
+                yield looked_at
             finally:
-                await own.close()
+                await looked_at.close()
 
     @asynccontextmanager
     async def upstreams() -> AsyncGenerator[upstream.McpUpstreams]:

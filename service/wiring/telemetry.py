@@ -13,7 +13,7 @@ from ...domain.operating import Operations
 from ...domain.ports import EventLog, TaskViews, Upstreams
 from ..commands import Commands
 from ..figures import Counters, Families, Histograms
-from ..metrics import Standing
+from ..metrics import HELD, Standing
 from ..settings import Settings
 from ..throttle import Throttle
 from ..tracing import exporting
@@ -81,8 +81,13 @@ def families_of(log: event_log.PostgresEventLog, push: Push, throttle: Throttle)
     return found
 
 
-def standing_of(operations: Operations, views: TaskViews, following: TreeFollowing) -> Standing:
-    """What the store says of all processes. It never raises: a page without a store is a page."""
+def standing_of(
+    operations: Operations, views: TaskViews, following: TreeFollowing | None
+) -> Standing:
+    """What the store says of all processes. It never raises: a page without a store is a page.
+
+    Without `following` nobody builds the audit tree, and a tree that stands still is not behind.
+    """
     one, loop_time = asyncio.Lock(), lambda: asyncio.get_running_loop().time()
     found: Mapping[str, float] = {}
     until = 0.0
@@ -96,20 +101,25 @@ def standing_of(operations: Operations, views: TaskViews, following: TreeFollowi
 
     async def read() -> dict[str, float]:
         try:
-            waits, tree = await waiting(), await following.standing()
+            waits, tree = await waiting(), await _of_the_tree(following)
         except errors.StoreUnavailable:
             return {"outlast_store_up": 0.0}
-        told = {
-            **waits,
-            "outlast_store_up": 1.0,
-            "outlast_audit_lag_events": float(max(tree.head - tree.position, 0)),
-            "outlast_audit_unsigned_leaves": float(tree.size - tree.checkpointed),
-        }
-        if tree.age_s is not None:
-            told["outlast_audit_checkpoint_age_seconds"] = tree.age_s
-        return told
+        return {**waits, "outlast_store_up": 1.0, **tree}
 
     return read
+
+
+async def _of_the_tree(following: TreeFollowing | None) -> Mapping[str, float]:
+    if following is None:
+        return {}
+    tree = await following.standing()
+    told = {
+        "outlast_audit_lag_events": float(max(tree.head - tree.position, 0)),
+        "outlast_audit_unsigned_leaves": float(tree.size - tree.checkpointed),
+    }
+    if tree.age_s is not None:
+        told["outlast_audit_checkpoint_age_seconds"] = tree.age_s
+    return told
 
 
 async def _waiting(operations: Operations, views: TaskViews) -> Mapping[str, float]:
@@ -118,6 +128,7 @@ async def _waiting(operations: Operations, views: TaskViews) -> Mapping[str, flo
     return {
         "outlast_queue_depth": float(load.queue.due),
         "outlast_queue_oldest_seconds": load.queue.oldest_s or 0.0,
+        HELD: float(load.held),
         "outlast_outbox_depth": float(load.outbox.due + load.outbox.later),
         "outlast_outbox_oldest_seconds": load.outbox.oldest_s or 0.0,
         "outlast_expiry_lag_seconds": max(overdue_s, 0.0),

@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,14 @@ def visit(
         timeout=PATIENCE_S,
     )
     return Visit(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """One that everybody may pass; what pytest gives is closed to others."""
+    with tempfile.TemporaryDirectory(prefix="ol-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """What `outlast doctor` says of settings alone: each sentence, its level, and when it is silent."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from outlast.service import config as configuration, settings
 from outlast.service.doctor import configuration as checks
 from outlast.service.doctor.finding import Finding
 from outlast.service.settings import Settings
+from outlast.tests.operations.doctoring import open_folder
 
 pytestmark = pytest.mark.promise("doctor-names-what-to-change")
 
@@ -47,7 +48,7 @@ def levels(found: Sequence[Finding], check: str) -> list[str]:
         (KNOWN + NAMED, "", ["ok"]),
         (OPEN + NAMED, ISSUERS, ["ok"]),
         (KNOWN + 'allowed_hosts = ["localhost", "tasks.example"]', "", ["ok"]),
-        (KNOWN, "", ["problem"]),
+        (KNOWN, "", ["warning"]),  # all that a proxy on the same machine needs
         (KNOWN + "allowed_hosts = []", "", ["problem"]),
         (KNOWN + 'allowed_hosts = ["*"]', "", ["warning"]),
         (ANYBODY + NAMED, "", ["warning"]),
@@ -96,58 +97,114 @@ def test_no_audit_tree_is_another_thing_than_a_key_in_the_database():
 
 
 PUBLIC, PRIVATE, GROUP, GROUP_WRITES, ALL_WRITE = 0o644, 0o600, 0o640, 0o660, 0o602
+CONSOLE = '[console.oidc]\nissuer = "https://i.example"\nclient_id = "c"\nclient_secret = '
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with open_folder() as made:
+        yield made
 
 
 @pytest.mark.parametrize(
-    ("server", "rest", "mode", "change"),
+    ("text", "mode", "change"),
     [
-        ("", UPSTREAM, PUBLIC, ""),
-        ("", UPSTREAM, GROUP_WRITES, "chmod go-w"),
-        ("", UPSTREAM, ALL_WRITE, "chmod go-w"),
-        (f'secret_key = "{SECRET}"', "", PRIVATE, ""),
-        (f'secret_key = "{SECRET}"', "", GROUP, ""),
-        (f'secret_key = "{SECRET}"', "", PUBLIC, "chmod o="),
-        (f'admin_token = "{SECRET}"', "", PUBLIC, "chmod o="),
-        (f'data_keys = ["{KEY}"]', "", PUBLIC, "chmod o="),
-        (f'audit_signing_key = "{KEY[3:]}"', "", PUBLIC, "chmod o="),
-        (f'webhook_signing_key = "{KEY[3:]}"', "", PUBLIC, "chmod o="),
-        ('database_url = "postgresql://o:word@db/o"', "", PUBLIC, "chmod o="),
-        ("", UPSTREAM_ENV, PUBLIC, "chmod o="),
-        ("", UPSTREAM_HEADERS, PUBLIC, "chmod o="),
+        (UPSTREAM, PUBLIC, ""),
+        (UPSTREAM, GROUP_WRITES, "chmod go-w"),
+        (UPSTREAM, ALL_WRITE, "chmod go-w"),
+        (f'[server]\nsecret_key = "{SECRET}"', PRIVATE, ""),
+        (f'[server]\nsecret_key = "{SECRET}"', GROUP, ""),
+        (f'[server]\nsecret_key = "{SECRET}"', PUBLIC, "chmod o="),
+        (f'[server]\nadmin_token = "{SECRET}"', PUBLIC, "chmod o="),
+        (f'[server]\ndata_keys = ["{KEY}"]', PUBLIC, "chmod o="),
+        ("[server]\ndata_keys = []", PUBLIC, ""),
+        (f'[server]\naudit_signing_key = "{KEY[3:]}"', PUBLIC, "chmod o="),
+        (f'[server]\nwebhook_signing_key = "{KEY[3:]}"', PUBLIC, "chmod o="),
+        ('[server]\ndatabase_url = "postgresql://o:word@db/o"', PUBLIC, "chmod o="),
+        (UPSTREAM_ENV, PUBLIC, "chmod o="),
+        (UPSTREAM_ENV.replace('"x"', '"${WORD}"'), PUBLIC, ""),
+        (UPSTREAM_ENV.replace('"x"', '"$${WORD}"'), PUBLIC, "chmod o="),  # as it stands
+        (UPSTREAM_HEADERS, PUBLIC, "chmod o="),
+        (UPSTREAM_HEADERS.replace('"x"', '"Bearer ${TOKEN}"'), PUBLIC, ""),
+        (CONSOLE + f'"{SECRET}"', PUBLIC, "chmod o="),
+        (CONSOLE + '"${SECRET}"', PUBLIC, ""),
+        ("this is no TOML", PUBLIC, "chmod o="),
     ],
 )
-def test_who_may_read_and_write_the_configuration(
-    tmp_path: Path, server: str, rest: str, mode: int, change: str
-):
-    path = tmp_path / "outlast.toml"
-    path.touch()
+def test_who_may_read_and_write_the_configuration(folder: Path, text: str, mode: int, change: str):
+    path = folder / "outlast.toml"
+    path.write_text(text)
     path.chmod(mode)
-    [found] = checks.check_files(*given(server, rest), path, {})
+    [found] = checks.check_files(given()[0], path, {})
     assert found.level == ("problem" if change else "ok")
     assert found.change == (f"Run: {change} {path}" if change else "")
 
 
-def of_files(tmp_path: Path, environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    tokens = tmp_path / "tokens.toml"
-    found = checks.check_files(*given(f'tokens_file = "{tokens}"'), None, environment)
+@pytest.mark.parametrize(
+    ("above", "mode", "level"),
+    [
+        (0o755, 0o444, "problem"),
+        (0o711, 0o444, "problem"),
+        (0o750, 0o444, "ok"),
+        (0o700, 0o444, "ok"),  # compose, as docs/deployment.md has it
+        (0o700, 0o666, "ok"),
+        (0o710, 0o460, "problem"),
+        (0o700, 0o460, "ok"),
+    ],
+)
+def test_a_closed_folder_above_closes_what_is_in_it(
+    folder: Path, above: int, mode: int, level: str
+):
+    (folder / "in").mkdir()
+    key = folder / "in" / "key"
+    key.write_text(SECRET)
+    key.chmod(mode)
+    (folder / "link").symlink_to(key)  # as Kubernetes mounts it: where it leads to counts
+    (folder / "in").chmod(above)
+    environment = {"OUTLAST_SECRET_KEY_FILE": str(folder / "link")}
+    [found] = checks.check_files(given()[0], None, environment)
+    assert found.level == level
+
+
+def test_what_a_container_mounts_for_itself_is_bearable(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(checks, "MOUNTED", folder)
+    key = folder / "key"
+    key.touch(mode=0o444)
+    [found] = checks.check_files(given()[0], None, {"OUTLAST_SECRET_KEY_FILE": str(key)})
+    assert found.level == "warning"
+    assert f"chmod o= {key}" in found.change
+
+
+def test_what_the_compose_deployment_has_is_no_problem():
+    chosen, config = given(
+        KNOWN + 'allowed_hosts = ["localhost", "127.0.0.1"]\nallowed_origins = ["localhost"]'
+    )
+    assert "problem" not in {one.level for one in checks.check_reach(chosen, config)}
+
+
+def of_files(folder: Path, environment: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    tokens = folder / "tokens.toml"
+    found = checks.check_files(given(f'tokens_file = "{tokens}"')[0], None, environment)
     return [(one.level, one.says.partition(",")[0], one.change) for one in found]
 
 
-def test_the_files_that_the_settings_and_the_environment_name_are_looked_at(tmp_path: Path):
-    tokens, key = tmp_path / "tokens.toml", tmp_path / "key"
+def test_the_files_that_the_settings_and_the_environment_name_are_looked_at(folder: Path):
+    tokens, key = folder / "tokens.toml", folder / "key"
     missing = ("problem", "tokens_file", "Correct the path.")
-    assert of_files(tmp_path, {}) == [missing]
+    assert of_files(folder, {}) == [missing]
     for path in (tokens, key):
         path.touch()
         path.chmod(PUBLIC)
     # It holds digests alone, and is looked at once, whoever names it.
     well = ("ok", "tokens_file", "")
-    assert of_files(tmp_path, {"OUTLAST_TOKENS_FILE": str(tokens)}) == [well]
+    assert of_files(folder, {"OUTLAST_TOKENS_FILE": str(tokens)}) == [well]
     named = {"OUTLAST_SECRET_KEY_FILE": str(key), "OTHER_KEY_FILE": str(key), "OUTLAST_X_FILE": ""}
     read = ("problem", "OUTLAST_SECRET_KEY_FILE", f"Run: chmod o= {key}")
-    assert of_files(tmp_path, named) == [well, read]
+    assert of_files(folder, named) == [well, read]
     tokens.chmod(GROUP_WRITES)
-    assert of_files(tmp_path, {}) == [("problem", "tokens_file", f"Run: chmod go-w {tokens}")]
+    assert of_files(folder, {}) == [("problem", "tokens_file", f"Run: chmod go-w {tokens}")]
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_deliveries_that_are_late_are_named(late_s: float | None, level: str):
         (9, 9, 9, 9, 10_000.0, "ok"),  # there was nothing to sign
         (9, 9, 9, 8, 300.0, "ok"),
         (9, 9, 9, 8, 300.1, "warning"),
+        (9, 9, 9, 0, None, "warning"),  # the first leaf of all is signed at once
     ],
 )
 def test_a_tree_that_is_behind_or_unsigned_is_named(
@@ -191,7 +192,16 @@ def test_a_tree_that_is_behind_or_unsigned_is_named(
     standing = Standing(head, head, head, size, position, checkpointed, age_s)
     [found] = store.check_follower(standing)
     assert (found.check, found.level) == ("follower", level)
-    assert f"{head - position} positions" in found.says
+    never = size > 0 and age_s is None
+    assert f"{head - position} positions" in found.says or never
+    assert ("no checkpoint was ever signed" in found.says) == never
+
+
+async def test_where_no_audit_tree_is_built_nobody_is_late_with_it(database_url: str):
+    found = await seen(database_url, audit=False)
+    assert levels(found, "audit_signing_key") == ["warning"]
+    assert levels(found, "queue") == ["ok"]
+    assert levels(found, "follower") == []
 
 
 def test_the_worst_decides():
@@ -201,10 +211,10 @@ def test_the_worst_decides():
     assert worst([bad, so_so]) is worst([fine, bad, fine]) is Level.PROBLEM
 
 
-async def seen(url: str, path: Path | None = None) -> list[Finding]:
+async def seen(url: str, path: Path | None = None, *, audit: bool = True) -> list[Finding]:
     """What a whole visit finds, in this process; there are no upstreams."""
     config = configuration.parse("", "defaults")
-    chosen = settings.load({"database_url": url}, config.server)
+    chosen = settings.load({"database_url": url, "audit": audit}, config.server)
     asked = visit(chosen, config, Wanted(path, None, None, None), wiring.doctor(chosen, config))
     return [finding async for finding in asked]
 
@@ -299,3 +309,23 @@ async def test_a_password_is_not_told_even_where_the_reason_has_the_same_word():
     found = await seen(f"postgresql://o:refused@127.0.0.1:{free_port()}/o")
     [bad] = [one for one in found if one.check == "database"]
     assert (bad.level, "127.0.0.1" in bad.says, "refused" in bad.says) == ("problem", True, False)
+
+
+@pytest.mark.parametrize("denied", ["run_queue", "audit_leaves"])
+async def test_a_role_that_may_not_see_the_work_is_one_finding(denied: str, database_url: str):
+    execute(database_url, f"REVOKE ALL ON outlast.{denied} FROM CURRENT_USER")
+    found = await seen(database_url)
+    assert levels(found, "schema") == ["ok"]
+    assert levels(found, "database") == ["ok", "problem"]
+    [bad] = [one for one in found if one.check == "database" and one.change]
+    assert f"permission denied for table {denied}" in bad.says
+    assert found[-1].check == "upstream"
+
+
+async def test_too_few_connections_are_named(database_url: str):
+    execute(database_url, f"ALTER DATABASE {name_of(database_url)} CONNECTION LIMIT 1")
+    found = await seen(database_url)
+    assert levels(found, "database") == ["problem"]
+    [said] = [one.says for one in found if one.check == "database"]
+    assert "no more connections (SQLSTATE 53300): " in said
+    assert "too many connections for database" in said

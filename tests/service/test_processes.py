@@ -16,6 +16,7 @@ import pytest
 
 from outlast.domain.errors import ConfigurationError
 from outlast.service import hosting
+from outlast.service.siblings import LINE_BYTES_MAX, Line
 from outlast.service.supervising import START_TRIES_MAX, Supervisor
 from outlast.tests.acceptance.waiting import until, until_file_says
 from outlast.tests.service.conftest import desk_config
@@ -189,6 +190,32 @@ async def test_an_address_that_is_taken_is_refused_and_not_shared_with_a_strange
     finally:
         port.close()
     hosting.SharedPort("127.0.0.1", taken, 8).close()
+
+
+# --- what they tell each other
+
+
+@pytest.mark.parametrize("beyond", [1, 3 * LINE_BYTES_MAX], ids=["just", "far"])
+async def test_a_line_that_is_too_long_is_skipped_and_the_next_one_is_heard(
+    beyond: int, caplog: pytest.LogCaptureFixture
+):
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    lines = [b'{"tell": 1}', b'"' + b"x" * (LINE_BYTES_MAX + beyond - 2) + b'"', b'{"tell": 2}']
+    line = await Line.over(theirs)
+    with ours:
+        telling = asyncio.create_task(
+            asyncio.get_running_loop().sock_sendall(ours, b"\n".join([*lines, b'{"tell": 3']))
+        )
+        heard: list[dict[str, int]] = []
+        async for message in line.messages():
+            heard.append(message)
+            if len(heard) == 2:
+                await telling
+                ours.shutdown(socket.SHUT_WR)  # in the middle of a line: gone
+    line.close()
+    assert heard == [{"tell": 1}, {"tell": 2}]
+    assert [one.name for one in caplog.records if "skipped" in one.message] == ["outlast.processes"]
 
 
 # --- deaths
