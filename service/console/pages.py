@@ -115,7 +115,7 @@ class Console:
         # A path without a hole in it comes first: `/tasks/new` is not the task `new`.
         for path, pages in sorted(by_path.items(), key=lambda item: item[0].count("{")):
             routes.append(Route(path, self._served(pages), methods=_methods(pages)))
-        routes.append(Route(f"{ROOT}/", self._opened(_without_slash), methods=["GET"]))
+        routes.append(Route(f"{ROOT}/", self._served([_WITHOUT_SLASH]), methods=["GET"]))
         routes.append(Route(ROOT + "/{rest:path}", self._served([]), methods=["GET", "POST"]))
         return routes
 
@@ -228,8 +228,11 @@ async def form(request: Request) -> FormData:
     return read
 
 
-async def _without_slash(_request: Request) -> Response:
+async def _without_slash(_request: Request, _visit: Visit) -> Response:
     return RedirectResponse(ROOT, SEE_OTHER)
+
+
+_WITHOUT_SLASH = Page(f"{ROOT}/", _without_slash, scope=None)
 
 
 def _methods(pages: Sequence[Page]) -> list[str]:

@@ -95,9 +95,11 @@ async def _store(settings: Settings, with_: Instruments) -> AsyncGenerator[Findi
                 yield finding
             if facts.is_standby:
                 return  # there is nothing to listen to, and nobody is meant to work on it
-            for finding in store.check_connections(await asked.manners()):
+            manners = await asked.manners()
+            for finding in store.check_connections(manners):
                 yield finding
-            if not facts.lacks:
+            # Without prepared statements none of what follows can be asked.
+            if manners.prepares and not facts.lacks:
                 for finding in await _standing(asked, has_tree=settings.audit):
                     yield finding
     except StoreNotReached as error:

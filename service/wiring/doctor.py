@@ -28,10 +28,9 @@ class _Store:
     """
 
     def __init__(self, url: str) -> None:
-        self._url, self._own = url, postgres.Database(url)
+        self._url = url
+        self._own: postgres.Database | None = None
         self._outside = diagnosis.PostgresDiagnosis(url)
-        self._operations = operations.PostgresOperations(self._own)
-        self._following = audit_tree.PostgresTreeFollowing(self._own)
 
     async def facts(self) -> StoreFacts:
         return await self._outside.facts()
@@ -40,17 +39,22 @@ class _Store:
         return await self._outside.manners()
 
     async def load(self) -> Load:
-        await self._own.open()
         with diagnosis.with_reasons(self._url):
-            return await self._operations.load()
+            return await operations.PostgresOperations(await self._opened()).load()
 
     async def standing(self) -> Standing:
-        await self._own.open()
         with diagnosis.with_reasons(self._url):
-            return await self._following.standing()
+            return await audit_tree.PostgresTreeFollowing(await self._opened()).standing()
+
+    async def _opened(self) -> postgres.Database:
+        if self._own is None:
+            self._own = postgres.Database(self._url)
+            await self._own.open()
+        return self._own
 
     async def close(self) -> None:
-        await self._own.close()
+        if self._own is not None:
+            await self._own.close()
 
 
 def doctor(settings: Settings, config: Config) -> Instruments:

@@ -223,7 +223,8 @@ async def test_a_page_has_no_script_or_style_of_its_own_and_asks_nobody_else(bro
 
 
 async def test_the_console_with_a_slash_leads_to_the_console(browser: Browser):
-    answer = await browser.get("/console/", host="127.0.0.1")
+    await browser.sign_in(ALICE)
+    answer = await browser.get("/console/")
     assert (answer.status_code, answer.headers["location"]) == (SEE_OTHER, "/console")
     assert "content-security-policy" in answer.headers
 

@@ -98,7 +98,7 @@ def test_a_transaction_pooler_is_found_by_what_it_swallows(
 ):
     seen = _seen(pgbouncer, tmp_path, database_url, "transaction")
     assert seen.code == 1, seen
-    assert seen.bad() == {"listen", "session", "prepared"}
+    assert seen.bad() == {"listen", "session", "prepared"}, seen.findings
     changes = [one["change"] for one in seen.findings if one["check"] == "listen"]
     assert "pool_mode = session" in changes[0]
 
