@@ -53,8 +53,7 @@ class PostgresDiagnosis:
             ((version, is_standby, settings, has_schema),) = await cursor.fetchall()
             applied = await _numbers(connection) if has_schema else []
             ahead_s, unsure_s = await _clock(connection)
-            with with_reasons(self._url):
-                room = await postgres.connections_allowed(self._url)
+            room = await postgres.connections_allowed(self._url)
         wanted = [step.number for step in migrations.available()]
         return StoreFacts(version, settings, is_standby, room, applied, wanted, ahead_s, unsure_s)
 
@@ -114,9 +113,8 @@ class PostgresDiagnosis:
         except psycopg.Error:  # its message would show the URL, and the password in it
             raise StoreNotReached("database_url is not a URL of PostgreSQL") from None
         try:
-            yield made
-        except psycopg.Error as error:  # what this role may not see, say
-            raise StoreNotReached(_said(self._url, error)) from None
+            with with_reasons(self._url):  # what this role may not see, say
+                yield made
         finally:
             await made.close()
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -52,7 +51,7 @@ class PrivateSqlite:
                     if not _is_busy(error) or time.monotonic() >= until:
                         raise
                 # The switch to WAL heeds no busy_timeout: another process is at it right now.
-                threading.Event().wait(AGAIN_S)
+                time.sleep(AGAIN_S)
 
         with _as_ours(name):
             return cls(name, await anyio.to_thread.run_sync(connect))

@@ -12,6 +12,7 @@ import httpx2
 from mcp.shared.inbound import mcp_param_headers, x_mcp_header_map
 
 from ..domain import errors
+from ..domain.clienting import is_answer
 from .frames import dumps
 from .remote import (
     ANSWER_S_MAX,
@@ -20,7 +21,6 @@ from .remote import (
     Json,
     Remote,
     answer_in,
-    is_answer,
     message_in,
     refuse_haste,
     result_of,

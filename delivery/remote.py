@@ -14,6 +14,7 @@ import httpx2
 import orjson
 
 from ..domain import errors
+from ..domain.clienting import is_answer
 from ..domain.extension import TASKS_EXTENSION
 from .webhook.reply import retry_after_s
 
@@ -117,21 +118,6 @@ def header_value(text: str) -> str:
     if _PLAIN.match(text) and not (text.startswith("=?base64?") and text.endswith("?=")):
         return text
     return f"=?base64?{base64.b64encode(text.encode()).decode()}?="
-
-
-def is_answer(message: Json) -> bool:
-    """Whether this is a JSON-RPC response, and so the word of the server itself.
-
-    Gateways on the way have JSON of their own, `{"error": "Service Unavailable"}` or an object with
-    a code among it, which says nothing of whether the request arrived.
-    """
-    if message.get("jsonrpc") != "2.0":
-        return False
-    if "error" not in message:
-        return isinstance(message.get("result"), dict)
-    error = message["error"]
-    code = cast(Json, error).get("code") if isinstance(error, dict) else None
-    return isinstance(code, int) and not isinstance(code, bool)
 
 
 def answer_in(status: int, body: bytes) -> Json:

@@ -13,7 +13,7 @@ OutlastError
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from . import errors
 
@@ -22,6 +22,21 @@ IDEMPOTENCY_META_KEY = "dev.outlast/idempotencyKey"
 STATUSES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
 BACKSTOP_GRACE_S = 5.0  # what a server may be late with ending a task whose time is over
+
+
+def is_answer(message: Mapping[str, Any]) -> bool:
+    """Whether this is a JSON-RPC response, and so the word of the server itself.
+
+    Gateways on the way have JSON of their own, `{"error": "Service Unavailable"}` or an object with
+    a code among it, which says nothing of whether the request arrived.
+    """
+    if message.get("jsonrpc") != "2.0":
+        return False
+    if "error" not in message:
+        return isinstance(message.get("result"), dict)
+    error = message["error"]
+    code = cast(Mapping[str, Any], error).get("code") if isinstance(error, dict) else None
+    return isinstance(code, int) and not isinstance(code, bool)
 
 
 class ClientError(errors.OutlastError):

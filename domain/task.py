@@ -26,6 +26,7 @@ class TaskStatus(StrEnum):
         return self in _TERMINAL
 
 
+_SMALL, _LARGE = 1e-6, 1e21  # between these a number is written without an exponent
 _TERMINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
 
@@ -370,6 +371,3 @@ def _written(number: float) -> str:
     if not _SMALL <= abs(number) < _LARGE:  # nor what is no number at all
         return f"{number:g}"
     return format(Decimal(f"{number:.6g}"), "f")
-
-
-_SMALL, _LARGE = 1e-6, 1e21

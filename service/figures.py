@@ -97,6 +97,7 @@ OF_THE_STORE: Mapping[str, str] = {
     "outlast_store_up": "1 while the store answers; else no other figure of the store is told.",
     "outlast_queue_depth": "Tasks that wait for a worker.",
     "outlast_queue_oldest_seconds": "For how long the first of them has waited.",
+    "outlast_tasks_held": "Tasks that workers hold, all processes together.",
     "outlast_outbox_depth": "Webhook deliveries that wait or are on their way.",
     "outlast_outbox_oldest_seconds": "For how long the first one has been due.",
     "outlast_expiry_lag_seconds": "For how long the first task has been there beyond its time.",

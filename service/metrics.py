@@ -21,7 +21,6 @@ from .siblings import Figures, Siblings
 
 Standing = Callable[[], Awaitable[Mapping[str, float]]]
 
-HELD = "outlast_tasks_held"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -66,19 +65,6 @@ class OfAll(Collector):
             yield gauge
 
 
-class HeldByAll(Collector):
-    """The leases of the whole store: a worker that serves nobody has no page for its own."""
-
-    def __init__(self, found: Mapping[str, float]) -> None:
-        self._found = found
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """See `Collector.collect`."""
-        if HELD in self._found:
-            meaning = "Tasks that workers hold, all processes together."
-            yield GaugeMetricFamily(HELD, meaning, value=self._found[HELD])
-
-
 def in_order(told: Mapping[str, Figures]) -> list[tuple[str, Figures]]:
     """The processes by their number."""
     return sorted(told.items(), key=lambda item: int(item[0]))
@@ -115,9 +101,8 @@ class Metrics:
             return entered
         page = generate_latest(await self._of_all() or self._registry)
         if self._standing is not None:
-            store, found = CollectorRegistry(), await self._standing()
-            store.register(OfTheStore(found))
-            store.register(HeldByAll(found))
+            store = CollectorRegistry()
+            store.register(OfTheStore(await self._standing()))
             page += generate_latest(store)
         return Response(page, media_type=CONTENT_TYPE)
 

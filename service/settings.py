@@ -198,11 +198,11 @@ class Settings(Fields, BaseSettings):
         del dotenv_settings, file_secret_settings
         flags = dict(init_settings())
         table = flags.pop("file_table", {})
-        files = secret_files.read(os.environ)
+        files, given = secret_files.read(os.environ), env_settings()
         # An empty variable would take the place of its file, and no key that of the keys.
-        unset = {name for name, value in env_settings().items() if value == ""}
+        unset = {name for name, value in given.items() if value == ""}
         unset &= {*files, *MAY_BE_EMPTY}
-        heard = {name: value for name, value in env_settings().items() if name not in unset}
+        heard = {name: value for name, value in given.items() if name not in unset}
         return (
             InitSettingsSource(settings_cls, flags),
             InitSettingsSource(settings_cls, heard),

@@ -62,9 +62,8 @@ class Line:
             try:
                 line = await self._reader.readuntil(b"\n")
             except asyncio.LimitOverrunError as over:
-                await self._reader.readexactly(
-                    over.consumed
-                )  # what there is of it, but for its end
+                # What there is of it, but for its end.
+                await self._reader.readexactly(over.consumed)
                 is_too_long = True
                 continue
             if not is_too_long:

@@ -65,6 +65,16 @@ async def begin(  # noqa: PLR0913, PLR0917 - what a request leads to, from all t
     return Begin(start, newest, removed, is_truncated=truncated)
 
 
+async def has_lost(events: OwnerEvents, owner: str, wanted: Filter, begun: Begin) -> bool:
+    """Whether events after it were removed since it was judged. Named tasks are stored whole.
+
+    To be asked after the read: what that has not seen any more is noted by then.
+    """
+    if wanted.task_ids is not None:
+        return False
+    return await events.removed_to(owner) > max(begun.position, begun.removed_to)
+
+
 async def _floor(
     events: OwnerEvents, owner: str, wanted: Filter, position: int, since: datetime | None
 ) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from ...domain import draft, errors
 from ..frames import dumps
 from ..port import EventsRequest
+from .begin import has_lost
 from .occurrences import Occurrence
 from .reading import Reading, Subscription, ended
 
@@ -58,7 +59,8 @@ class PollMethod:
         owner, wanted, begun = subscription.owner, subscription.wanted, subscription.begun
         page = await self._reading.events.after(owner, wanted, begun.position, limit)
         told: list[Occurrence] = []
-        place, size, has_gap = begun.position, 0, await self._has_gap(subscription)
+        place, size = begun.position, 0
+        has_gap = await has_lost(self._reading.events, owner, wanted, begun)
         for first in range(0, len(page.events), SLICE):
             part = page.events[first : first + SLICE]
             made = await self._reading.occurrences.many(wanted.name, part)
@@ -73,17 +75,6 @@ class PollMethod:
                     told.append(occurrence)
         read_to = page.read_to if page.has_more else max(page.read_to, begun.newest)
         return Batch(told, read_to, page.has_more, has_gap)
-
-    async def _has_gap(self, subscription: Subscription) -> bool:
-        """Whether events were removed since it was judged. Named tasks are stored whole.
-
-        Asked after the read: what that has not seen any more is noted by then.
-        """
-        if subscription.wanted.task_ids is not None:
-            return False
-        begun = subscription.begun
-        removed_to = await self._reading.events.removed_to(subscription.owner)
-        return removed_to > max(begun.position, begun.removed_to)
 
 
 def _limit(params: Mapping[str, Any]) -> int:

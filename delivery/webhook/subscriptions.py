@@ -25,7 +25,7 @@ from ...domain.push import (
     WebhookSubscriptions,
 )
 from ..events import types
-from ..events.begin import Begin, begin
+from ..events.begin import Begin, begin, has_lost
 from ..events.cursors import Cursors
 from ..feed import Feed
 from ..port import AFTER_META_KEY, EventsRequest, places_of
@@ -221,12 +221,10 @@ class SubscriptionMethods:
         """Whether a new subscription may lack something after its cursor.
 
         Asked once it is stored: what is removed from then on ends as a gap, and what was removed
-        before, while its endpoint was asked, nobody else would tell. Named tasks are stored whole.
+        before, while its endpoint was asked, nobody else would tell.
         """
-        if start.is_truncated or wanted.task_ids is not None:
-            return start.is_truncated
-        removed_to = await self._stores.events.removed_to(request.owner)
-        return removed_to > max(start.position, start.removed_to)
+        events = self._stores.events
+        return start.is_truncated or await has_lost(events, request.owner, wanted, start)
 
     async def _verify(self, key: SubscriptionKey, subscription_id: str, secret: bytes) -> None:
         """Quota first, so that nobody without a place left can have anything posted."""

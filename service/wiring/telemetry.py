@@ -13,7 +13,7 @@ from ...domain.operating import Operations
 from ...domain.ports import EventLog, TaskViews, Upstreams
 from ..commands import Commands
 from ..figures import Counters, Families, Histograms
-from ..metrics import HELD, Standing
+from ..metrics import Standing
 from ..settings import Settings
 from ..throttle import Throttle
 from ..tracing import exporting
@@ -128,7 +128,7 @@ async def _waiting(operations: Operations, views: TaskViews) -> Mapping[str, flo
     return {
         "outlast_queue_depth": float(load.queue.due),
         "outlast_queue_oldest_seconds": load.queue.oldest_s or 0.0,
-        HELD: float(load.held),
+        "outlast_tasks_held": float(load.held),
         "outlast_outbox_depth": float(load.outbox.due + load.outbox.later),
         "outlast_outbox_oldest_seconds": load.outbox.oldest_s or 0.0,
         "outlast_expiry_lag_seconds": max(overdue_s, 0.0),

@@ -12,19 +12,9 @@ from outlast.delivery.webhook.exchange import Outcome
 from outlast.domain import errors
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.delivery.subscribing import RAW, URL, Endpoint, asks, delivery, strict
-from outlast.tests.delivery.webhook_world import ALICE, BOB, PATIENCE_S, World, now, world
-from outlast.tests.support.publishing import Publisher
+from outlast.tests.delivery.webhook_world import ALICE, BOB, PATIENCE_S, Made, now
 
 pytestmark = pytest.mark.anyio
-
-Made = tuple[World, Publisher]
-
-
-@pytest.fixture
-async def made(module_database_url: str) -> AsyncIterator[Made]:
-    async with world(module_database_url) as pair:
-        await pair[0].empties()
-        yield pair
 
 
 @pytest.fixture

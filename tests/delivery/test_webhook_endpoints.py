@@ -22,25 +22,17 @@ from outlast.tests.delivery.webhook_world import (
     PATIENCE_S,
     SECRET,
     Hook,
+    Made,
     Posted,
     World,
     hook,
     now,
-    world,
 )
 from outlast.tests.support.publishing import Publisher
 
 pytestmark = pytest.mark.anyio
 
-Made = tuple[World, Publisher]
 TABLES = ("task_events", "task_view", "webhook_subscriptions", "webhook_deliveries")
-
-
-@pytest.fixture
-async def made(module_database_url: str) -> AsyncIterator[Made]:
-    async with world(module_database_url) as pair:
-        await pair[0].empties()
-        yield pair
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from outlast.tests.delivery.webhook_world import (
     ALICE,
     BOB,
     Hook,
-    World,
+    Made,
     hook,
     now,
     request,
@@ -21,15 +21,6 @@ from outlast.tests.delivery.webhook_world import (
 from outlast.tests.support.publishing import Publisher
 
 pytestmark = pytest.mark.anyio
-
-Made = tuple[World, Publisher]
-
-
-@pytest.fixture
-async def made(module_database_url: str) -> AsyncIterator[Made]:
-    async with world(module_database_url) as pair:
-        await pair[0].empties()
-        yield pair
 
 
 @pytest.fixture

@@ -20,22 +20,11 @@ from outlast.tests.delivery.webhook_world import (
     BOB,
     KEY,
     SECRET,
-    World,
+    Made,
     now,
-    world,
 )
-from outlast.tests.support.publishing import Publisher
 
 pytestmark = pytest.mark.anyio
-
-Made = tuple[World, Publisher]
-
-
-@pytest.fixture
-async def made(module_database_url: str) -> AsyncIterator[Made]:
-    async with world(module_database_url) as pair:
-        await pair[0].empties()
-        yield pair
 
 
 @pytest.fixture

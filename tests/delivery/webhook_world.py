@@ -229,8 +229,11 @@ def request(
     return EventsRequest(owner, True, 1, {**body, **params})
 
 
+Made = tuple[World, Publisher]
+
+
 @asynccontextmanager
-async def world(url: str) -> AsyncGenerator[tuple[World, Publisher]]:
+async def world(url: str) -> AsyncGenerator[Made]:
     """A world over this database, and who publishes into it."""
     async with AsyncExitStack() as stack:
         database = Database(url)

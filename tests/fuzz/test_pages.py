@@ -5,7 +5,7 @@ request that was refused, or that only asks, has written nothing.
 """
 
 import http.cookies
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,7 +15,7 @@ import pytest
 from outlast.tests.fuzz.chance import Chance
 from outlast.tests.fuzz.targets import Target
 from outlast.tests.fuzz.wire import Answer, Line, Request
-from outlast.tests.fuzz.world import ALICE, OPERATOR, World, world
+from outlast.tests.fuzz.world import ALICE, OPERATOR, World
 
 pytestmark = pytest.mark.anyio
 
@@ -68,20 +68,6 @@ KNOWN: dict[str, Sequence[str]] = {
     **dict.fromkeys(("tool", "event", "task", "after", "before", "proof", "position"), ()),
 }
 HOLES = {"number": ("1", "2", "3", "0", "-1", "9" * 30, "01"), "key": ("who", "draft", "roots")}
-
-
-@pytest.fixture(scope="module")
-async def here(
-    module_database_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[World]:
-    async with world(tmp_path_factory.mktemp("fuzz"), module_database_url) as served:
-        yield served
-
-
-@pytest.fixture
-def line(here: World) -> Iterator[Line]:
-    with here.line() as own:
-        yield own
 
 
 class Pages(Target):

@@ -5,7 +5,6 @@ and no -32603; and a request that was refused has written nothing.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import anyio.from_thread
@@ -20,7 +19,7 @@ from outlast.tests.fuzz.chance import Chance
 from outlast.tests.fuzz.messages import EVENT_NAMES, headers_of
 from outlast.tests.fuzz.targets import Endpoint, Socket, Target
 from outlast.tests.fuzz.wire import Line, Request
-from outlast.tests.fuzz.world import ALICE, BOB, TOKENS, World, key_of, world
+from outlast.tests.fuzz.world import ALICE, BOB, TOKENS, World, key_of
 from outlast.tests.support.mcp import IDEMPOTENCY_KEY
 
 pytestmark = pytest.mark.anyio
@@ -29,20 +28,6 @@ ALIVE = {"action": "accept", "content": {"name": "Alice", "count": 1, "colour": 
 DRAFT = {"role": "assistant", "content": {"type": "text", "text": "x"}, "model": "m"}
 ROOTS = {"roots": [{"uri": "file:///srv", "name": "srv"}]}
 CALLBACK_STATUSES = frozenset({204, 400, 401, 404, 408, 409, 410, 413, 429})
-
-
-@pytest.fixture(scope="module")
-async def here(
-    module_database_url: str, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[World]:
-    async with world(tmp_path_factory.mktemp("fuzz"), module_database_url) as served:
-        yield served
-
-
-@pytest.fixture
-def line(here: World) -> Iterator[Line]:
-    with here.line() as own:
-        yield own
 
 
 # --- POST /mcp

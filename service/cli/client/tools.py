@@ -8,7 +8,7 @@ from typing import Any, cast
 import httpx2
 import orjson
 
-from ....domain import errors
+from ....domain import clienting, errors
 
 PROTOCOL_VERSION = "2026-07-28"
 ANSWER_S_MAX = 30.0
@@ -77,17 +77,12 @@ def _result(reply: httpx2.Response) -> Json:
         answer = _object(orjson.loads(text))
     except ValueError:
         answer = Json()
-    # As `delivery.remote.is_answer`: what is no JSON-RPC was said by a gateway, not by the server.
-    error, result = answer.get("error"), answer.get("result")
-    code = _object(error).get("code")
-    is_refused = isinstance(code, int) and not isinstance(code, bool)
-    is_answer = is_refused if "error" in answer else isinstance(result, dict)
-    if answer.get("jsonrpc") != "2.0" or not is_answer:
+    if not clienting.is_answer(answer):
         raise errors.ConnectionLost(f"the server answered with HTTP status {reply.status_code}")
     if "error" not in answer:
-        return _object(result)
-    told = _object(error)
-    raise errors.RequestRefused(told["code"], str(told.get("message", "")), told.get("data"))
+        return answer["result"]
+    error = _object(answer["error"])
+    raise errors.RequestRefused(error["code"], str(error.get("message", "")), error.get("data"))
 
 
 def _object(value: Any) -> Json:
