@@ -238,7 +238,11 @@ class Run:
         self._is_behind = False
         if not self.task.is_running or self.task.attempt != self._attempt:
             self.interrupt(Interrupt.FENCED)
-        elif self.task.cancel_requested:
+        self._heed_owner()
+
+    def _heed_owner(self) -> None:
+        """Act on what the owner wants of the task as it is known now."""
+        if self.task.is_running and self.task.cancel_requested:
             self.interrupt(Interrupt.CANCEL)
         self._deliver_answers()
 
@@ -375,6 +379,7 @@ class Run:
 
     async def _change(self, wish: Callable[[Task], Events]) -> None:
         self.task = await self._bench.commands.change(self.task.id, wish, self.task)
+        self._heed_owner()  # it may have come before; of a version that we know no move is heeded
 
     async def _close(self) -> None:
         """Leave nothing running behind: a call whose outcome nobody waits for is told to stop."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 
 from ...domain import errors
@@ -112,7 +113,7 @@ async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> N
         address = address_of(listener)
 
         def announce() -> None:
-            print(f"outlast: serving {address}{MCP_PATH}", flush=True)  # noqa: T201 - the command's output
+            typer.echo(f"outlast: serving {address}{MCP_PATH}")
 
         await serve_on(Plan(chosen, config, url, work, address), listener, stop, announce)
 
@@ -124,7 +125,7 @@ async def _work(chosen: Settings, config: Config, url: str) -> None:
     built = await wiring.build(chosen, config, url)
     async with built.running(chosen.drain_s):
         spare_the_collector()
-        print("outlast worker: waiting for tasks", flush=True)  # noqa: T201 - the command's output
+        typer.echo("outlast worker: waiting for tasks")
         await stop.wait()
 
 

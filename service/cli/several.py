@@ -9,6 +9,8 @@ import pickle
 import socket
 import sys
 
+import typer
+
 from .. import wiring
 from ..app import MCP_PATH
 from ..config import Config
@@ -33,7 +35,7 @@ async def _serve(chosen: Settings, config: Config, url: str, *, work: bool) -> i
     plan = pickle.dumps(Plan(chosen, config, url, work, port.address))
 
     def announce() -> None:
-        print(f"outlast: serving {port.address}{MCP_PATH}", flush=True)  # noqa: T201 - the command's output
+        typer.echo(f"outlast: serving {port.address}{MCP_PATH}")
 
     supervisor = Supervisor(chosen.processes, port, _spawn, plan)
     return await supervisor.run(signals, announce, chosen.drain_s)

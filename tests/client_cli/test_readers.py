@@ -22,15 +22,18 @@ CHUNK_BYTES = 65_536
 
 @asynccontextmanager
 async def outlast(
-    cli: Cli, *words: str, joined: bool = False
+    cli: Cli, *words: str, joined: bool = False, flags: int = 0
 ) -> AsyncGenerator[tuple[anyio.abc.Process, BinaryIO]]:
-    """A whole process and the pipe behind it; its standard error is in it too, or in a file."""
-    reading, writing = os.pipe()
+    """A whole process and the pipe behind it; its standard error is in it too, or in a file.
+
+    It keeps nothing back in buffers, as is usual in a container.
+    """
+    reading, writing = os.pipe2(flags) if flags else os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as pipe, (cli.folder / "err").open("wb") as err:
         process = await anyio.open_process(
             [str(OUTLAST), *words],
             cwd=cli.folder,
-            env=cli.environment,
+            env={**cli.environment, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=writing,
             stderr=writing if joined else err,
@@ -96,3 +99,19 @@ async def test_a_task_that_ended_has_its_own_code_whoever_reads(cli: Cli, tmp_pa
         assert await code_once_nobody_reads(process, pipe, gate, b"0 of 1") == 0
     assert (tmp_path / "err").read_text() == ""
     assert "nothing is unfinished" in (await cli.run("resume")).err
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="a pipe does not tell writes apart here")
+@pytest.mark.parametrize(("flags", "joined"), [(["--json"], False), ([], True)])
+async def test_who_reads_a_line_has_all_of_it(cli: Cli, flags: Sequence[str], joined: bool):
+    """A reader that has what it wants may leave: of its line nothing may be left to be written."""
+    words = ("call", "count", "steps=2", *flags)
+    told: list[bytes] = []
+    async with outlast(cli, *words, joined=joined, flags=os.O_DIRECT) as (process, pipe):
+        with anyio.fail_after(PATIENCE_S):
+            while not told or told[-1]:
+                await anyio.wait_readable(pipe)
+                told.append(pipe.read(CHUNK_BYTES) or b"")  # what one write has brought
+            assert await process.wait() == 0
+    assert len(told) > len(words)
+    assert [one for one in told[:-1] if not one.endswith(b"\n")] == []

@@ -290,7 +290,9 @@ def _print_result(outcome: Outcome) -> None:
 def _say(words: str, stream: TextIO) -> None:
     """Raises ReaderGone, once: what comes after is told to nobody."""
     try:
-        print(words, file=stream, flush=True)
+        # One write: `print` puts the line's end after it, and a reader may leave between the two.
+        stream.write(f"{words}\n")
+        stream.flush()
     except BrokenPipeError:
         # What is left in the buffer would be tried again, and complained about, on the way out.
         nowhere = os.open(os.devnull, os.O_WRONLY)
