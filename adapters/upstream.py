@@ -65,9 +65,11 @@ class McpUpstreams:
         parts, _ = await self._parts("tools")
         return self._tools.of({name: part.entries for name, part in parts.items()})
 
-    async def ready(self, upstream: str) -> None:
+    async def ready(self, upstream: str, capabilities: Mapping[str, Json] | None = None) -> None:
         """See Upstreams."""
-        await self._of(upstream).listed("tools")
+        server = self._of(upstream)
+        await server.listed("tools")
+        server.refuse_crowd(capabilities or {})
 
     async def call(self, call: ToolCall) -> UpstreamCall:
         """See Upstreams."""

@@ -94,7 +94,6 @@ class UpstreamServer:
         wants_logs = request.log_level is not None
         if not self._legacy or not (may_ask or wants_logs):
             link = await self.open_shared()
-            self._legacy = not link.is_modern
             alone = may_ask or wants_logs
             if link.is_modern:
                 alone = wants_logs and not link.is_exchanged and link.log_to is not None
@@ -154,18 +153,26 @@ class UpstreamServer:
             link = self._shared = self._new({})
             self.ear.nudge()
         await link.opened(within_s)
-        self.facts = link.facts
+        self.facts, self._legacy = link.facts, not link.is_modern
         return link
 
     def pause_s(self) -> float:
         """See Source."""
         return max(0.0, self._not_before - time.monotonic())
 
-    async def _open_held(self, capabilities: Mapping[str, Json]) -> Link:
+    def refuse_crowd(self, capabilities: Mapping[str, Json]) -> None:
+        """Raises UpstreamUnavailable where a call of a client with these would find no connection."""
+        if self._legacy and askable(capabilities):
+            self._refuse_crowd()
+
+    def _refuse_crowd(self) -> None:
         if len(self._held) >= HELD_LINKS_MAX:
             raise errors.UpstreamUnavailable(
                 self._settings.name, f"{HELD_LINKS_MAX} calls hold connections"
             )
+
+    async def _open_held(self, capabilities: Mapping[str, Json]) -> Link:
+        self._refuse_crowd()
         key = json.dumps(capabilities, sort_keys=True)
         self._idle = [link for link in self._idle if not link.is_over]
         link = next((link for link in self._idle if link.key == key), None)

@@ -315,8 +315,11 @@ class Upstreams(Protocol):
         """
         ...
 
-    async def ready(self, upstream: str) -> None:
-        """Return once this upstream is connected. Raises UpstreamUnavailable, also when unknown."""
+    async def ready(self, upstream: str, capabilities: Mapping[str, Json] | None = None) -> None:
+        """Return once this upstream is connected, and would take a call of a client with these.
+
+        Raises UpstreamUnavailable, also when unknown.
+        """
         ...
 
     async def call(self, call: ToolCall) -> RunningCall:

@@ -296,11 +296,13 @@ class Worker:
         return (*lost, *decisions.start_work(task, self.name, now))
 
     async def _upstream_is_ready(self, task: Task) -> bool:
-        """Connect before the attempt begins, so that an upstream that is away costs no attempt."""
+        """Connect before the attempt begins: an upstream that takes no call now costs no attempt."""
+        upstream, capabilities = task.opened.upstream, task.opened.client_capabilities
+        ready = self._bench.upstreams.ready(upstream, capabilities)
         try:
-            await _first(self._bench.upstreams.ready(task.opened.upstream), self._draining.wait())
+            await _first(ready, self._draining.wait())
         except errors.UpstreamUnavailable as error:
-            _log.warning("%s", error, extra={"task": task.id, "upstream": task.opened.upstream})
+            _log.warning("%s", error, extra={"task": task.id, "upstream": upstream})
             if task.is_running:
                 await self._bench.commands.change(
                     task.id,

@@ -182,9 +182,9 @@ class TracedUpstreams(Upstreams):
         """See `Upstreams.tools`."""
         return await self._upstreams.tools()
 
-    async def ready(self, upstream: str) -> None:
+    async def ready(self, upstream: str, capabilities: Mapping[str, Any] | None = None) -> None:
         """See `Upstreams.ready`."""
-        await self._upstreams.ready(upstream)
+        await self._upstreams.ready(upstream, capabilities)
 
     async def call(self, call: ToolCall) -> RunningCall:
         """See `Upstreams.call`."""

@@ -81,7 +81,7 @@ class Upstream:
         tool = Tool("ci_run", OPENED.upstream, OPENED.tool, schema)
         return [tool] if self.is_listed else []
 
-    async def ready(self, upstream: str) -> None:
+    async def ready(self, upstream: str, capabilities: Mapping[str, Any] | None = None) -> None:
         if self.is_away:
             raise errors.UpstreamUnavailable(upstream, "it is away")
 

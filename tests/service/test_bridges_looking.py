@@ -66,8 +66,8 @@ class Upstream:
     async def tools(self) -> Sequence[Tool]:
         return [Tool(f"ci_{name}", "ci", name, {}) for name in ("status", "cancel")]
 
-    async def ready(self, upstream: str) -> None:
-        del upstream
+    async def ready(self, upstream: str, capabilities: Any = None) -> None:
+        del upstream, capabilities
 
     async def call(self, call: ToolCall) -> RunningCall:
         self.calls.append(call)

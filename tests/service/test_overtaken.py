@@ -71,7 +71,7 @@ class Telling:
         self._told, self._over = told, asyncio.Event()
         self._outcome: tuple[CallNews, ...] = ()
 
-    async def ready(self, upstream: str) -> None:
+    async def ready(self, upstream: str, capabilities: Mapping[str, Any]) -> None:
         """It always is."""
 
     async def call(self, call: ToolCall) -> "Telling":

@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from outlast.adapters import run_queue
+from outlast.adapters import run_queue, upstream_server
 from outlast.domain import events
 from outlast.domain.queueing import LEASE_S
 from outlast.domain.task import TaskStatus
@@ -242,6 +242,26 @@ async def test_a_task_waits_for_an_upstream_that_is_down_without_using_up_attemp
     async with http_upstream(port):
         task = await ended(built, task_id)
     assert (task.status, task.attempt) == (TaskStatus.COMPLETED, 1)
+
+
+async def test_a_task_waits_for_a_connection_without_using_up_attempts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """What asks of older servers holds a connection alone, for as long as nobody answers."""
+    monkeypatch.setattr(upstream_server, "HELD_LINKS_MAX", 1)
+    built = await bench.worker()
+    first = await opened(built, "old.asks_legacy", bench.arguments("first", seconds=0))
+    await until_is(built, first, TaskStatus.INPUT_REQUIRED)
+    second = await opened(built, "old.asks_legacy", bench.arguments("second", seconds=0))
+
+    async def was_tried() -> bool:
+        return "1 calls hold connections" in caplog.text
+
+    await until(was_tried, PATIENCE_S)
+    await answer(built, first, "go")
+    await until_is(built, second, TaskStatus.INPUT_REQUIRED)
+    seen = [type(event) for event in await history(built, second)]
+    assert seen == [events.TaskOpened, events.WorkStarted, events.InputRequested]
 
 
 async def test_a_task_of_an_unknown_upstream_waits_for_a_worker_that_knows_it(bench: Bench):
