@@ -161,7 +161,7 @@ class UpstreamServer:
         return max(0.0, self._not_before - time.monotonic())
 
     def refuse_crowd(self, capabilities: Mapping[str, Json]) -> None:
-        """Raises UpstreamUnavailable where a call of a client with these would find no connection."""
+        """Raises UpstreamUnavailable where a call of such a client would find no connection."""
         if self._legacy and askable(capabilities):
             self._refuse_crowd()
 

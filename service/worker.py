@@ -296,7 +296,7 @@ class Worker:
         return (*lost, *decisions.start_work(task, self.name, now))
 
     async def _upstream_is_ready(self, task: Task) -> bool:
-        """Connect before the attempt begins: an upstream that takes no call now costs no attempt."""
+        """Connect before the attempt begins: an upstream that takes no call costs no attempt."""
         upstream, capabilities = task.opened.upstream, task.opened.client_capabilities
         ready = self._bench.upstreams.ready(upstream, capabilities)
         try:

@@ -53,7 +53,7 @@ class Listed:
     async def tools(self) -> Sequence[Tool]:
         return self.listed
 
-    async def ready(self, upstream: str) -> None:
+    async def ready(self, upstream: str, capabilities: Any = None) -> None:
         raise NotImplementedError
 
     async def call(self, call: ToolCall) -> RunningCall:
