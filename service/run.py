@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from ..domain import decisions, errors
 from ..domain.decisions import Events
@@ -41,8 +41,6 @@ RECORD_PAUSE_S = 0.5  # between two tries while the store is away
 UNSENT_PAUSE_S = 2.0  # before a task whose call could not be sent goes back to the queue
 
 _log = logging.getLogger("outlast.worker")
-
-Sent = TypeVar("Sent")
 
 
 class Interrupt(Enum):
@@ -97,6 +95,7 @@ class Run:
         try:
             if self._is_behind:
                 await self._look()
+            self._heed_owner()  # it may have wanted something before anybody watched
             while not self._over and await self._begin_leg(wakeup):
                 await self._follow(wakeup)
         except (errors.TaskAlreadyEnded, errors.StaleAttempt, errors.TaskNotFound):
@@ -114,7 +113,7 @@ class Run:
             return False
         if self._interrupted is None:
             try:
-                self._reader = await self._send(wakeup)
+                await self._heed(wakeup, self._send())
             except errors.UpstreamUnavailable as error:
                 # An upstream that takes no call now would else cost an attempt a moment.
                 await self._heed(wakeup, asyncio.sleep(UNSENT_PAUSE_S))
@@ -127,18 +126,15 @@ class Run:
             self._stop_call()
         return True
 
-    async def _send(self, wakeup: Wakeup) -> NewsReader | None:
-        """The call; None when the run was interrupted first, and the call may have been sent."""
+    async def _send(self) -> None:
         self._callback = self._bench.offer(self.task)
         takes = self._bench.takes_task(self.task.opened.upstream, self.task.opened.tool)
         call = tool_call(self.task, self._callback, takes_task=takes)
-        sending = await self._heed(wakeup, self._bench.upstreams.call(call))
-        return None if sending.cancelled() else NewsReader(sending.result())
+        # Kept here, and not by who waits for it: whatever happens there, it is stopped at the end.
+        self._reader = NewsReader(await self._bench.upstreams.call(call))
 
-    async def _heed(
-        self, wakeup: Wakeup, doing: Coroutine[Any, Any, Sent]
-    ) -> "asyncio.Future[Sent]":
-        """Do it, and heed the task meanwhile; cancelled when the run is to stop before it is done.
+    async def _heed(self, wakeup: Wakeup, doing: Coroutine[Any, Any, None]) -> None:
+        """Do it, and heed the task meanwhile; it is cancelled when the run is to stop first.
 
         To begin a call may take as long as its upstream takes to start.
         """
@@ -158,7 +154,8 @@ class Run:
             for waiting in (done, stopped, moved):
                 waiting.cancel()
             await asyncio.gather(done, stopped, moved, return_exceptions=True)
-        return done
+        if not done.cancelled():
+            done.result()
 
     async def _withdraw(self, why: str) -> None:
         await self._finish(

@@ -14,8 +14,7 @@ case a loss of the signal has not been noticed. When it has, the signal itself w
 import asyncio
 import contextlib
 import logging
-import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +22,12 @@ from ..domain import decisions, errors, jobs
 from ..domain.decisions import Events
 from ..domain.ports import Dispatcher, Wakeup
 from ..domain.queueing import LEASE_S
-from ..domain.task import Task, evolve
+from ..domain.task import Task
+from .beginning import STORE_PAUSE_S, Beginning
 from .news import NewsReader
 from .retention import SWEEP_S, Retention
 from .run import Interrupt, Run
+from .waits import first, varied
 from .workbench import Workbench
 
 BEAT_S = 1.5
@@ -35,10 +36,8 @@ CLAIM_QUIET_S = 5.0  # less than a lease: one that began unheard is known of bef
 CLAIM_PAUSE_S_MIN = 0.05  # the store's clock and ours do not call over in the same moment
 CLAIM_BATCH_MAX = 32
 LOOKS_MAX = 32  # at jobs elsewhere, at once; what looks beyond that takes slots
-STORE_PAUSE_S = 0.5  # between two tries while the store is away
 LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
 CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
-UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this, or a bit less
 EARLY_S_MIN = 0.1  # between two looks at a job whose time our clock does not call over yet
 HAND_BACK_S_MAX = 5.0
 
@@ -68,9 +67,11 @@ class Worker:
         self._claiming: asyncio.Task[None] | None = None
         self._freed = asyncio.Event()
         self._draining = asyncio.Event()
+        self._beginning = Beginning(name, bench, stores.dispatcher, self._draining)
         self._is_handing_back = False
         self._looks: set[str] = set()  # of our jobs, those that only look and so need no slot
         self._recalled: set[str] = set()  # came back to us while they were in hand
+        self._extending: dict[str, asyncio.Task[None]] = {}
         self._given_back = asyncio.Event()
 
     @property
@@ -113,9 +114,10 @@ class Worker:
         for run in self._runs.values():
             run.interrupt(Interrupt.SHUTDOWN)
         await self._wait_for_jobs(HAND_BACK_S_MAX)
-        for job in [*self._jobs.values(), *self._loops]:
+        left = [*self._jobs.values(), *self._extending.values(), *self._loops]
+        for job in left:
             job.cancel()
-        await asyncio.gather(*self._jobs.values(), *self._loops, return_exceptions=True)
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _wait_for_jobs(self, seconds: float) -> None:
         if self._jobs:
@@ -141,7 +143,7 @@ class Worker:
                     if self._free_slots <= 0:
                         await self._claim_looks()
                         # A call that begins to wait for its client frees its slot without a word.
-                        await _first(self._freed.wait(), asyncio.sleep(CLAIM_RECHECK_S))
+                        await first(self._freed.wait(), asyncio.sleep(CLAIM_RECHECK_S))
                         continue
                     pause_s = await self._claim_once(is_called=is_called)
                 except errors.StoreUnavailable:
@@ -149,7 +151,7 @@ class Worker:
                     continue
                 if pause_s > 0:
                     is_called = False
-                    await _first(
+                    await first(
                         wakeup.wait(pause_s), self._draining.wait(), self._given_back.wait()
                     )
 
@@ -179,9 +181,9 @@ class Worker:
         if len(claimed) == limit:
             return 0.0
         if is_called or claimed:
-            return _varied(CLAIM_RECHECK_S)
-        quiet_s = await self._stores.dispatcher.quiet_s(self.name) or _varied(CLAIM_RECHECK_S)
-        return max(min(quiet_s, _varied(CLAIM_QUIET_S)), CLAIM_PAUSE_S_MIN)
+            return varied(CLAIM_RECHECK_S)
+        quiet_s = await self._stores.dispatcher.quiet_s(self.name) or varied(CLAIM_RECHECK_S)
+        return max(min(quiet_s, varied(CLAIM_QUIET_S)), CLAIM_PAUSE_S_MIN)
 
     def _spawn(self, task_id: str, job: Coroutine[Any, Any, None]) -> None:
         if task_id in self._jobs:
@@ -196,11 +198,13 @@ class Worker:
         del self._jobs[task_id]
         self._runs.pop(task_id, None)
         self._looks.discard(task_id)
+        if task_id in self._recalled and not self._draining.is_set():
+            self._spawn(task_id, self._take(task_id))  # the claim that came too early for it
         self._recalled.discard(task_id)
         self._freed.set()
 
     async def _take(self, task_id: str) -> None:
-        """Turn a lease into an attempt. `WorkStarted` decides between two that hold one."""
+        """Do what a lease is for: run an attempt, or look at a job elsewhere."""
         try:
             # Watched before it is read: whatever comes after the append is heard of.
             async with self._bench.signal.watching(task_id) as wakeup:
@@ -223,24 +227,7 @@ class Worker:
         if task.is_followed:
             await self._follow(task)
             return None
-        if not await self._upstream_is_ready(task):
-            return None
-        if self._draining.is_set():
-            await self._stores.dispatcher.release(self.name, [task_id], 0.0)
-            return None
-        seen, known = task.attempt, task
-        while True:
-            try:
-                task = await self._bench.commands.change(
-                    task_id, lambda newest: self._start_events(newest, seen), known
-                )
-                break
-            except errors.StoreUnavailable:
-                # It may be stored although nobody could tell us: to let go now would lose a call
-                # that was never sent. The lease is kept meanwhile.
-                known = None
-                await asyncio.sleep(STORE_PAUSE_S)
-        return task if self._is_ours(task, seen + 1) else None
+        return await self._beginning.attempt(task)
 
     async def _give_up(self, task: Task) -> None:
         """End the task whose job elsewhere has had its time. It was due by the store's clock."""
@@ -261,7 +248,6 @@ class Worker:
         self._looks.add(task.id)
         self._freed.set()
         while True:
-            self._recalled.discard(task.id)
             again_s = 0.0 if self._draining.is_set() else await self._bench.following.look(task)
             if again_s is None:
                 return
@@ -269,6 +255,7 @@ class Worker:
             self._given_back.set()
             if task.id not in self._recalled or self._draining.is_set():
                 return
+            self._recalled.discard(task.id)  # before the task is read: what comes later is news
             task = await self._bench.commands.load(task.id)
 
     async def _still_holds(self, task_id: str) -> bool:
@@ -278,42 +265,6 @@ class Worker:
         next holder's. A lease that is still ours after the read says that it is not.
         """
         return bool(await self._stores.dispatcher.renew(self.name, [task_id], LEASE_S))
-
-    def _is_ours(self, task: Task, attempt: int) -> bool:
-        return task.worker == self.name and task.attempt == attempt
-
-    def _start_events(self, task: Task, seen: int) -> Events:
-        if self._is_ours(task, seen + 1):
-            return ()
-        now = self._bench.commands.now()
-        lost: Events = ()
-        if task.is_running and task.attempt == seen:
-            lost = decisions.lose_work(task, seen, "its worker fell silent", now)
-            for event in lost:
-                task = evolve(task, event)
-            if not task.is_runnable:
-                return lost
-        return (*lost, *decisions.start_work(task, self.name, now))
-
-    async def _upstream_is_ready(self, task: Task) -> bool:
-        """Connect before the attempt begins: an upstream that takes no call costs no attempt."""
-        upstream, capabilities = task.opened.upstream, task.opened.client_capabilities
-        ready = self._bench.upstreams.ready(upstream, capabilities)
-        try:
-            await _first(ready, self._draining.wait())
-        except errors.UpstreamUnavailable as error:
-            _log.warning("%s", error, extra={"task": task.id, "upstream": upstream})
-            if task.is_running:
-                await self._bench.commands.change(
-                    task.id,
-                    lambda newest: decisions.lose_work(
-                        newest, task.attempt, "its worker fell silent", self._bench.commands.now()
-                    ),
-                    task,
-                )
-            await self._stores.dispatcher.release(self.name, [task.id], _varied(UPSTREAM_RETRY_S))
-            return False
-        return True
 
     async def _adopted(self, task: Task, reader: NewsReader) -> None:
         async with self._bench.signal.watching(task.id) as wakeup:
@@ -357,18 +308,28 @@ class Worker:
             # A task that was parked and claimed again meanwhile has another job under its id.
             if run is None or self._jobs.get(task_id) is not job:
                 continue
-            if task_id in kept:
-                await self._extend(run)
-            else:
+            if task_id not in kept:
                 run.interrupt(Interrupt.FENCED)
+            elif task_id not in self._extending and self._more_time(run.task, run.task.attempt):
+                # Beside the beat: one append that hangs must not cost all others their leases.
+                self._extending[task_id] = asyncio.create_task(self._extend(run))
+
+    def _more_time(self, task: Task, attempt: int) -> Events:
+        try:
+            return decisions.extend_ttl(task, attempt, self._bench.commands.now())
+        except errors.TaskError:
+            return ()  # it has ended, or is another's
 
     async def _extend(self, run: Run) -> None:
-        attempt, now = run.task.attempt, self._bench.commands.now()
-        with contextlib.suppress(errors.TaskError):
-            if decisions.extend_ttl(run.task, attempt, now):
-                await self._bench.commands.change(
-                    run.task.id, lambda task: decisions.extend_ttl(task, attempt, now)
-                )
+        task_id, attempt = run.task.id, run.task.attempt
+        try:
+            await self._bench.commands.change(task_id, lambda task: self._more_time(task, attempt))
+        except (errors.TaskError, errors.StoreUnavailable):
+            pass  # it is stored no more, or the next beat tries again
+        except Exception:  # noqa: BLE001 - the next beat tries again
+            _log.exception("a task got no more time", extra={"task": task_id})
+        finally:
+            del self._extending[task_id]
 
     async def _sweep(self) -> None:
         wait_s = 0.0
@@ -377,24 +338,3 @@ class Worker:
             wait_s = SWEEP_S
             with contextlib.suppress(errors.StoreUnavailable):
                 wait_s = await self._stores.retention.sweep()
-
-
-def _varied(seconds: float) -> float:
-    """Up to half of it less. In step, one worker would always come just before another.
-
-    It would take back what it has just released because it cannot run it, again and again.
-    """
-    return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - this is chance, not a secret
-
-
-async def _first(*waits: Awaitable[object]) -> None:
-    """Return when one is over, and raise what it raised; the others are told to stop."""
-    futures = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for future in futures:
-            future.cancel()
-        await asyncio.gather(*futures, return_exceptions=True)
-    for future in done:
-        future.result()

@@ -60,7 +60,12 @@ class Following:
         return next((job for job in found if job is not None), None)
 
     def begun(self, task: Task, attempt: int, job: Job, until: datetime | None) -> Events:
-        """What follows from a first answer that speaks of a job: a wish of this attempt."""
+        """What follows from a first answer that speaks of a job: a wish of this attempt.
+
+        Nothing, where the job is followed already: that was stored although nobody could tell us.
+        """
+        if task.attempt == attempt and task.job is not None and task.job["id"] == job["id"]:
+            return ()
         now, pace = self._commands.now(), self._bridges[job["kind"]].pace(replace(task, job=job))
         first_s = _in_time(pace.shortest_ms / 1000, now, pace, now)
         return jobs.follow(task, attempt, job, until, now + timedelta(seconds=first_s), now)

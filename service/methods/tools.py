@@ -38,6 +38,7 @@ from ..policy import Ask, Policies, Policy, Run
 from ..retention import Retention
 from ..sealing import StateSeal, call_digest
 from ..worker import Worker
+from .adopting import Adoptions
 from .events import EventMethods
 
 IDEMPOTENCY_KEY_LENGTH_MAX = 256
@@ -45,7 +46,6 @@ INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
 # What is read here. `task` is of the revision before, and says nothing in this one.
 PARAMETERS = frozenset({"name", "arguments", "inputResponses", "requestState", "_meta", "task"})
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
-LEAVE_S_MAX = 30.0  # to stop a call that nobody is there for, and what came of it
 
 _log = logging.getLogger("outlast.worker")
 
@@ -105,7 +105,7 @@ class ToolMethods:
     ) -> None:
         self._bench, self._catalogue, self._ids = bench, catalogue, TaskIds()
         self._policies, self._seal = policies, seal
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._adoptions = Adoptions(bench.commands, bench.worker)
 
     async def call(self, exchange: Exchange) -> dict[str, Any]:
         """Serve one call. Nothing is created before everything that can be refused has been.
@@ -241,48 +241,18 @@ class ToolMethods:
 
     async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         opening = self._opening(call)
-        task = evolve(None, opening)
-        started = decisions.start_work(task, self._bench.worker.name, self._bench.commands.now())
+        worker, now = self._bench.worker.name, self._bench.commands.now()
+        history = (opening, *decisions.start_work(evolve(None, opening), worker, now))
         try:
-            created = await self._open((opening, *started))
+            created = await self._adoptions.adopt(history, reader)
         except errors.QuotaExceeded:
             # It runs already: rather than lose the work, the request waits for its answer.
             answer = await self._until_answered(call, reader)
             if not is_task(answer):
                 return answer
-            # Nobody would follow what the upstream has made of it.
-            following = self._bench.worker.bench.following
-            await following.disown(task, following.job_in(task, answer))
+            await self._adoptions.disown(history, answer)
             raise
-        except BaseException:
-            self._leave(task, reader)
-            raise
-        if created is None:
-            self._leave(task, reader)
-            return await self._lost_race(call)
-        self._bench.worker.adopt(created, reader)
-        return await self._told(created, call)
-
-    def _leave(self, task: Task, reader: NewsReader) -> None:
-        """Stop a call that no task is kept for, whatever becomes of the request meanwhile."""
-        leaving = asyncio.create_task(self._left(task, reader))
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
-
-    async def _left(self, task: Task, reader: NewsReader) -> None:
-        """An answer that came first stays one: what it speaks of would be followed by nobody."""
-        try:
-            async with asyncio.timeout(LEAVE_S_MAX):
-                await reader.call.cancel()
-                while isinstance(item := await reader.next(lambda _: None), HeldAsk):
-                    pass  # nobody waits for its answer any more
-                if isinstance(item, Returned):
-                    following = self._bench.worker.bench.following
-                    await following.disown(task, following.job_in(task, item.result))
-        except Exception:  # noqa: BLE001 - the client has been told why there is no task
-            _log.warning("a call without a task was left as it was", exc_info=True)
-        finally:
-            await reader.close()
+        return await self._lost_race(call) if created is None else await self._told(created, call)
 
     async def _record(self, call: Call, item: Returned | Faulted) -> dict[str, Any]:
         """The task of a call that has ended; its plain answer, where a quota allows no task."""

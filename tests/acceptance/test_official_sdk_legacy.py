@@ -126,7 +126,8 @@ async def test_progress_is_told_with_the_upstreams_own_numbers(client: Client):
     async def tell(progress: float, total: float | None, message: str | None) -> None:
         told.append((progress, total, message))
 
-    await client.call_tool("slow_echo", {"text": "hi"}, progress_callback=tell)
+    # For so long that the wait for the result begins before the tool has ended.
+    await client.call_tool("slow_echo", {"text": "hi", "seconds": 3}, progress_callback=tell)
     assert told
     assert told == sorted(set(told))
     assert set(told) <= {(step, 5.0, f"step {step} of 5") for step in range(5)}

@@ -120,7 +120,7 @@ def test_a_mistake_stops_the_start_with_one_line(tmp_path: Path):
     (tmp_path / "outlast.toml").write_text(desk_config() + "[tools.x]\nrun = 'often'\n")
     command = [str(Path(sys.executable).with_name("outlast")), "serve", "--config", "outlast.toml"]
     ran = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=False
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     last = len(desk_config().splitlines()) + 2
     assert (ran.returncode, ran.stdout) == (2, "")

@@ -80,7 +80,7 @@ async def forgotten(world: World, task_id: str) -> None:
     async def is_past() -> bool:
         return bool(world.sql("SELECT 1 FROM outlast.past_tasks WHERE task_id = %s", task_id))
 
-    await until(is_past, 15.0)
+    await until(is_past, 60.0)
 
 
 async def a_full_life(world: World, client: RawClient) -> tuple[list[str], str]:
@@ -194,7 +194,7 @@ async def test_when_the_audit_period_is_over_payloads_go_by_themselves(world: Wo
     async def is_erased() -> bool:
         return world.sql("SELECT erased_at IS NOT NULL FROM outlast.past_tasks") == [(True,)]
 
-    await until(is_erased, 20.0)
+    await until(is_erased, 60.0)
     assert marks(world.dump() + await dumped(world)) == set()
 
 

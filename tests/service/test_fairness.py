@@ -175,6 +175,7 @@ async def test_who_may_run_one_at_once_leaves_a_slot_for_the_others(
     ]
     await until_file_says(tmp_path / "0", "started", BOUND_S)
     task_id = await strictly["other"].opened("note_task", {"path": str(tmp_path / "notes")})
+    await until_file_says(tmp_path / "notes", "''\n", BOUND_S)  # each poll is a call
     assert (await strictly["other"].until_status(task_id))["status"] == "completed"
     assert not (tmp_path / "1").exists()
     await strictly["holder"].request("tasks/cancel", {"taskId": ids[0]})

@@ -28,7 +28,7 @@ from outlast.tests.support.upstreams import http_server, stdio, until_it_listens
 pytestmark = pytest.mark.anyio
 
 BOUND_S = 30.0
-SHORT_S = 6  # enough to open something with the token, also on a busy machine
+SHORT_S = 12  # enough to open something with the token, also on a busy machine
 STATIC = "a-static-token-of-the-small-team"
 UNKNOWN = "x" * 43
 METADATA = "https://outlast.example/.well-known/oauth-protected-resource/mcp"

@@ -1,136 +1,178 @@
-"""What an owner wants is heeded also where a worker learns of it from its own append.
+"""What a worker does when others are first: the owner, another worker, or the end of the store.
 
-The append is refused, since the owner was first, and made anew on the newest task. Of the owner's
-version the worker then hears as of one that it knows.
+Each of these came at one certain moment; they are made to come then.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from outlast.adapters.bus import Bus
-from outlast.domain import events
-from outlast.domain.decisions import Events
-from outlast.domain.ports import (
-    CallNews,
-    EventLog,
-    Faulted,
-    HeldAsk,
-    Progress,
-    Returned,
-    ToolCall,
-)
+from outlast.domain import decisions, errors, events, jobs
+from outlast.domain.ports import Progress, Returned
+from outlast.domain.queueing import LEASE_S
 from outlast.domain.task import Task, TaskStatus
-from outlast.service import wiring
-from outlast.service.commands import Commands
-from outlast.service.workbench import Workbench
-from outlast.service.worker import Stores, Worker
-from outlast.tests.domain.given import DEPLOY, RESULT
-from outlast.tests.service.worker_bench import Bench, answer, cancel, ended, opened
+from outlast.tests.acceptance.waiting import until
+from outlast.tests.domain.given import RESULT, YES, Wish
+from outlast.tests.service.played import (
+    JOB,
+    PATIENCE_S,
+    Asking,
+    Closing,
+    Eventful,
+    Played,
+    Stage,
+    World,
+    nothing,
+    now,
+)
 
 pytestmark = pytest.mark.anyio
 
-First = Callable[[str], Awaitable[object]]
+HALF = Progress(1, 2, "half")
+
+
+def begins(worker: str) -> Wish:
+    return lambda task: decisions.start_work(task, worker, now())
+
+
+def withdraws(task: Task) -> decisions.Events:
+    return decisions.withdraw_work(task, task.attempt, "it was not sent", now())
+
+
+def follows(task: Task) -> decisions.Events:
+    return jobs.follow(task, task.attempt, JOB, None, now(), now())
 
 
 @pytest.fixture
-async def bench(database_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
-    async with AsyncExitStack() as stack:
-        yield Bench(database_url, tmp_path / "journal", stack)
-
-
-class Overtaken:
-    """A log in which the owner is first, once, where progress is to be recorded.
-
-    The bus is told of what this worker has appended, of the owner's wish with it: news may be late.
-    """
-
-    def __init__(self, real: EventLog, first: First) -> None:
-        self.read, self.tail, self._real = real.read, real.tail, real
-        self._first: First | None = first
-        self.bus = Bus()
-
-    async def append(self, before: Task | None, told: Events) -> Task:
-        first = self._first
-        if before is not None and first and isinstance(told[0], events.ProgressReported):
-            self._first = None
-            await first(before.id)
-        after = await self._real.append(before, told)
-        self.bus.moved(after.id, after.version)
-        return after
-
-
-class Telling:
-    """An upstream and its one call: it tells this, and ends once it is answered or to stop."""
-
-    def __init__(self, *told: CallNews) -> None:
-        self._told, self._over = told, asyncio.Event()
-        self._outcome: tuple[CallNews, ...] = ()
-
-    async def ready(self, upstream: str, capabilities: Mapping[str, Any]) -> None:
-        """It always is."""
-
-    async def call(self, call: ToolCall) -> "Telling":
-        return self
-
-    async def news(self) -> AsyncIterator[CallNews]:
-        for item in self._told:
-            yield item
-        await self._over.wait()
-        for item in self._outcome:
-            yield item
-
-    async def cancel(self) -> None:
-        self._over.set()
-
-
-class Asking(Telling):
-    """One that asks before, and ends with a result once it is answered."""
-
-    def __init__(self, *told: CallNews) -> None:
-        super().__init__(HeldAsk(DEPLOY, self._reply, self._refuse), *told)
-
-    def _reply(self, answer: Mapping[str, Any]) -> None:
-        self._outcome = (Returned({**RESULT, "structuredContent": answer}),)
-        self._over.set()
-
-    def _refuse(self, code: int, message: str) -> None:
-        self._outcome = (Faulted(code, message),)
-        self._over.set()
-
-
-async def worked(bench: Bench, upstream: Any, first: Callable[..., Awaitable[object]]) -> Task:
-    """The task at its end; its owner does that just before progress is recorded."""
-    built = await bench.worker(claims=False)
-
-    async def overtake(task_id: str) -> None:
-        await first(built, task_id)
-
-    log: Any = Overtaken(built.log, overtake)
-    task_id = await opened(built, "new.any", {})
-    workbench = Workbench(Commands(log, wiring.now), upstream, log.bus)
-    worker = Worker("overtaken", workbench, Stores(built.dispatcher, built.retention), slots=1)
-    worker.start()
-    try:
-        return await ended(built, task_id)
-    finally:
-        await worker.drain(0.0)
+def world() -> World:
+    return World()
 
 
 @pytest.mark.promise("cancel-reaches-upstream")
-async def test_a_cancel_before_a_progress_is_recorded_is_heeded(bench: Bench):
-    task = await worked(bench, Telling(Progress(1, 2, "half")), cancel)
-    assert task.status is TaskStatus.CANCELLED
+async def test_a_cancel_before_a_progress_is_recorded_is_heeded(world: World):
+    call, task_id = Played(HALF), await world.opened()
+    log = Eventful(world.store, events.ProgressReported, before=world.cancel)
+    async with world.working(Stage(call), log, log.bus):
+        await world.until_is(task_id, TaskStatus.CANCELLED)
+    assert call.was_stopped
 
 
-async def test_an_answer_before_a_progress_is_recorded_is_given(bench: Bench):
-    async def answers(built: wiring.Built, task_id: str) -> None:
-        await answer(built, task_id, "go")
+async def test_an_answer_before_a_progress_is_recorded_is_given(world: World):
+    task_id = await world.opened()
+    log = Eventful(world.store, events.ProgressReported, before=world.answer)
+    async with world.working(Stage(Asking(HALF)), log, log.bus):
+        task = await world.until_is(task_id, TaskStatus.COMPLETED)
+    assert (task.result or {})["structuredContent"] == YES
 
-    task = await worked(bench, Asking(Progress(1, 2, "half")), answers)
-    assert task.status is TaskStatus.COMPLETED
-    assert (task.result or {})["structuredContent"]["content"] == {"word": "go"}
+
+@pytest.mark.promise("cancel-reaches-upstream")
+async def test_a_cancel_before_it_is_known_that_the_work_has_begun_is_heeded(world: World):
+    stage, task_id = Stage(), await world.opened()
+    log = Eventful(world.store, events.WorkStarted, after=world.cancel)
+    async with world.working(stage, log):
+        await world.until_is(task_id, TaskStatus.CANCELLED)
+    assert stage.begun == []
+
+
+async def test_an_attempt_that_another_has_begun_and_withdrawn_is_not_counted_as_ours(world: World):
+    """While the upstream got ready, our lease ran out: what comes next is the attempt after."""
+    stage, task_id = Stage(Played()), await world.opened()
+    stage.is_ready.clear()
+    async with world.working(stage):
+        await until(world.is_claimed, PATIENCE_S)
+        await world.change(task_id, begins("other"), withdraws)
+        stage.is_ready.set()
+        await until(stage.is_calling, PATIENCE_S)
+        task = await world.commands.load(task_id)
+    assert (task.worker, task.attempt) == ("here", 2)
+
+
+async def test_a_call_that_begins_while_its_task_is_removed_is_told_to_stop(world: World):
+    call, task_id = Played(), await world.opened()
+    stage = Stage(call)
+    stage.takes_calls.clear()
+    log = Eventful(world.store, events.TaskCompleted)
+    tail = log.tail
+
+    async def gone(task_id: str, version: int | None = None) -> Any:
+        if not stage.begun:
+            return await tail(task_id, version)
+        stage.takes_calls.set()
+        await until(stage.has_given, PATIENCE_S)
+        raise errors.TaskNotFound
+
+    log.tail = gone
+    async with world.working(stage, log, log.bus):
+        await until(stage.is_calling, PATIENCE_S)
+        log.bus.moved(task_id, 0)
+        await until(call.is_stopped, PATIENCE_S)
+
+
+@pytest.mark.promise("killed-worker-is-recovered")
+async def test_one_append_that_hangs_costs_no_other_task_its_lease(world: World):
+    at = decisions.instant(now() - timedelta(seconds=50))
+    tasks = [await world.opened(at=at, ttl_ms=60_000), await world.opened()]
+    hanging = asyncio.Event()
+
+    async def hangs(_task_id: str) -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    async def is_renewed_again() -> bool:
+        return hanging.is_set() and world.store.renewed >= 2
+
+    log = Eventful(world.store, events.TtlChanged, before=hangs)
+    async with world.working(Stage(*(Played() for _ in tasks)), log):
+        await asyncio.wait_for(hanging.wait(), PATIENCE_S)
+        world.store.renewed = 0
+        await until(is_renewed_again, PATIENCE_S)
+
+
+async def test_a_job_whose_task_follows_it_is_not_told_to_stop(world: World):
+    """That it follows it was stored, and nobody was told so."""
+    call, task_id = Played(), await world.opened()
+    call.ends(Returned({**RESULT, "isJob": True}))
+    log = Eventful(world.store, events.WorkFollowed, after=nothing)
+    async with world.working(Stage(call), log) as worker:
+
+        async def is_left_to_the_looks() -> bool:
+            task = await world.commands.load(task_id)
+            return task.is_followed and not worker.running_count
+
+        await until(is_left_to_the_looks, PATIENCE_S)
+    assert world.bridge.stops == 0
+
+
+async def test_a_cancel_that_comes_while_a_look_reads_the_task_is_told_to_the_job(world: World):
+    task_id = await world.opened()
+    await world.change(task_id, begins("other"), follows)
+    log = Eventful(world.store, events.TaskCompleted)
+    tail = log.tail
+
+    async def slow(task_id: str, version: int | None = None) -> Any:
+        read = await tail(task_id, version)
+        if not world.bridge.looks and not (await world.commands.load(task_id)).cancel_requested:
+            await world.cancel(task_id)
+            await until(world.is_claimed, PATIENCE_S)  # by the same worker, who reads it
+        return read
+
+    log.tail = slow
+    async with world.working(Stage(), log):
+        await until(world.is_stopped, PATIENCE_S)
+
+
+async def test_what_was_claimed_while_its_last_job_closed_is_worked_on_at_once(world: World):
+    slow, quick = Closing(), Played()
+    quick.ends(Returned(RESULT))
+    task_id = await world.opened(rerun_is_safe=True)
+    stage = Stage(slow, quick)
+    async with world.working(stage):
+        await until(stage.has_given, PATIENCE_S)
+        await world.change(task_id, withdraws)
+        await until(world.is_claimed, PATIENCE_S)
+        claimed_at = asyncio.get_running_loop().time()
+        slow.may_close.set()
+        await world.until_is(task_id, TaskStatus.COMPLETED)
+        assert asyncio.get_running_loop().time() < claimed_at + LEASE_S

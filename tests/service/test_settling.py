@@ -243,14 +243,13 @@ async def test_a_question_that_nobody_answers_in_time_fails_its_task(client: Raw
     seen: list[dict[str, Any]] = []
 
     async def is_asked() -> bool:
-        """Whether the question was seen: on a busy machine the second may be over before."""
+        """Whether the question was seen within its second, and a beat has not given it more."""
         task_id = await client.opened("sign_soon", {"document": "d"})
         seen.append(await client.until_status(task_id, "input_required"))
-        return seen[-1]["status"] == "input_required"
+        return seen[-1]["status"] == "input_required" and seen[-1]["ttlMs"] == 1_000
 
     await until(is_asked, BOUND_S)
     task_id = seen[-1]["taskId"]
-    assert seen[-1]["ttlMs"] == 1_000
     failed = checked(await client.until_status(task_id), "failed", "error", "statusMessage")
     assert (failed["error"]["code"], failed["error"]["data"]) == (-32603, {"reason": "expired"})
     answered = {"taskId": task_id, "inputResponses": {"in-1": ACCEPT}}

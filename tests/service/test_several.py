@@ -217,10 +217,10 @@ async def test_polls_at_one_process_count_at_the_other(database_url: str, tmp_pa
         pair = await paired(stack, tmp_path, config, database_url, "--no-work")
         first, second = pair.both
         task_id = await first.opened("note_task", {"path": str(tmp_path / "note")})
+        began, passed = anyio.current_time(), list[bool]()
         # Within the limit, nobody is refused for having come by one connection.
         alone = [await first.request("tasks/get", {"taskId": task_id}) for _ in range(POLLS_MAX)]
         assert all("result" in reply.body for reply in alone)
-        began, passed = anyio.current_time(), list[bool]()
 
         async def is_refused() -> bool:
             reply = await second.request("tasks/get", {"taskId": task_id})
