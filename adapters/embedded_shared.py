@@ -11,16 +11,16 @@ import asyncio
 import fcntl
 import logging
 import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from ..domain.errors import ConfigurationError
-from .embedded import START_S_MAX, EmbeddedServer, find_running, is_owned
+from . import embedded_cluster as cluster
+from .embedded import START_S_MAX, find_running, is_owned, owned
 
 LOOK_S = 1.0  # how often a user looks whether somebody still owns the server
 UNUSED_LOOK_S = 0.5  # how often the keeper looks whether it has users
@@ -46,27 +46,44 @@ async def shared(folder: Path) -> AsyncGenerator[str]:
             await asyncio.gather(seeing_to_it, return_exceptions=True)
 
 
+@contextmanager
+def using(folder: Path) -> Generator[None]:
+    """For a block that uses the server of `folder`, or owns it: no keeper ends meanwhile.
+
+    Blocks while a keeper that has begun to end is there. A keeper never waits for this, and a
+    server starts without it. Raises ConfigurationError, which says what to do.
+    """
+    with _users(folder) as lock:
+        if not cluster.until(lambda: _lock(lock, fcntl.LOCK_SH), START_S_MAX):
+            raise ConfigurationError(
+                f"The PostgreSQL of {folder} is being stopped and does not end"
+            )
+        yield
+
+
 @asynccontextmanager
 async def _used(folder: Path) -> AsyncGenerator[None]:
-    lock = _users(folder)
-    try:
+    with _users(folder) as lock:
         # A keeper that ends has it until its server is gone.
         while not _lock(lock, fcntl.LOCK_SH):  # noqa: ASYNC110 - the kernel offers no event here
             await asyncio.sleep(WAIT_S)
         yield
-    finally:
-        os.close(lock)
 
 
-def _users(folder: Path) -> int:
+@contextmanager
+def _users(folder: Path) -> Generator[int]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / "users.lock", os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise ConfigurationError(
             f"The embedded PostgreSQL cannot use the folder {folder} ({error}): "
             "choose one that you may write to, or set --database-url"
         ) from error
+    try:
+        yield lock
+    finally:
+        os.close(lock)
 
 
 async def _found(folder: Path) -> str:
@@ -131,10 +148,8 @@ async def _start_keeper(folder: Path) -> bytes:
 
 def keep(folder: Path) -> int:
     """Run the folder's server until nobody uses it or it dies; the exit status."""
-    signal.signal(signal.SIGTERM, _end)
-    users = _users(folder)
     try:
-        with EmbeddedServer.start(folder) as server:
+        with _users(folder) as users, owned(folder) as server:
             _say(READY)
             pause = threading.Event()
             # Once nobody has it, it is ours: who comes now waits until the server has been stopped.
@@ -152,10 +167,6 @@ def _lock(file: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _end(*_: object) -> None:
-    sys.exit(0)  # through the block that stops the server
 
 
 def _say(told: bytes) -> None:

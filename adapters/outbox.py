@@ -17,6 +17,20 @@ SWEEP_BATCH = 1_000
 SETTLE_BATCH = 128
 ATTEMPTS_KEPT = timedelta(days=30)
 
+# Of a half-open endpoint this was the only probe, unless more is known of it by now.
+_PUT_BACK = """
+WITH back AS (
+    UPDATE outlast.webhook_deliveries d
+    SET due = clock_timestamp() + make_interval(secs => %s), is_leased = false, fence = d.fence + 1
+    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[]) claimed(id, fence, revision)
+    WHERE d.id = claimed.id AND d.fence = claimed.fence
+    RETURNING d.url, claimed.revision
+)
+UPDATE outlast.webhook_endpoints e SET probing_until = NULL, revision = e.revision + 1
+FROM back
+WHERE e.url = back.url AND e.revision = back.revision AND e.probing_until IS NOT NULL
+"""
+
 
 @dataclass
 class _Outcome:
@@ -76,8 +90,14 @@ class PostgresOutbox:
             list(busy),
         )
         claimed = [_due(row) for row in rows]
-        await self._sealer.meet([due.task_id for due in claimed if _is_sealed(due)])
-        return [await self._opened(due) for due in claimed]
+        try:
+            await self._sealer.meet([due.task_id for due in claimed if _is_sealed(due)])
+            return [await self._opened(due) for due in claimed]
+        except Exception:
+            # Nobody will know of what is leased. If this fails as well, the lease has to run out.
+            with contextlib.suppress(errors.StoreUnavailable):
+                await self._put_back(claimed, 0.0)
+            raise
 
     async def _opened(self, due: DueDelivery) -> DueDelivery:
         """The claim with its view row opened.
@@ -148,13 +168,15 @@ class PostgresOutbox:
 
     async def put_back(self, due: DueDelivery, delay_s: float) -> None:
         """See `Outbox.put_back`."""
+        await self._put_back([due], delay_s)
+
+    async def _put_back(self, found: Sequence[DueDelivery], delay_s: float) -> None:
         await self._database.rows(
-            "UPDATE outlast.webhook_deliveries"
-            " SET due = clock_timestamp() + make_interval(secs => %s), is_leased = false,"
-            " fence = fence + 1 WHERE id = %s AND fence = %s",
+            _PUT_BACK,
             delay_s,
-            due.id,
-            due.fence,
+            [due.id for due in found],
+            [due.fence for due in found],
+            [due.health.revision for due in found],
         )
 
     async def note_health(self, url: str, known: Health, now: Health) -> Health | None:

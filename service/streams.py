@@ -91,17 +91,23 @@ class Streams:
         self._tell(self._lines.put_nowait, line)
 
     def _write(self) -> None:
+        is_broken = False
         while True:
             line, written = self._todo.get()
-            try:
-                left = memoryview(line)
-                while left:
-                    left = left[os.write(self._taken, left) :]
-            except OSError:
+            # To the end of the process: others may have put in lines before they hear of it.
+            if not is_broken and not self._put(line):
+                is_broken = True
                 self._tell(self.broken.set)
-                self._tell(_settle, written, errors.ConnectionLost())
-                return
-            self._tell(_settle, written, None)
+            self._tell(_settle, written, errors.ConnectionLost() if is_broken else None)
+
+    def _put(self, line: bytes) -> bool:
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[os.write(self._taken, left) :]
+        except OSError:
+            return False
+        return True
 
     def _tell(self, what: Callable[..., None], *given: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: the process is ending

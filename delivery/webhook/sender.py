@@ -39,6 +39,7 @@ GONE_PAUSE_S = 60.0  # what met "gone" waits on like the rest; it is suspended l
 SWEEP_S = 5.0
 STORE_PAUSE_S = 0.5
 DRAIN_S_MAX = 5.0
+CLAIM_STOP_S_MAX = 3.0  # a claim that is under way when the drain begins
 HASH_LENGTH = 24
 
 REVOKED = "revoked"  # why a subscription ends whose owner may receive nothing any more
@@ -98,6 +99,8 @@ class Sender:
         self._sending: set[asyncio.Task[None]] = set()
         self._freed = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[bool] | None = None
+        self._is_draining = False
         self.counts: Counter[str] = Counter()
         self.categories: Counter[tuple[str, ...]] = Counter()  # of what was attempted
 
@@ -110,9 +113,15 @@ class Sender:
 
     async def drain(self) -> None:
         """Claim no more, and let what is on its way arrive, within bounds."""
+        self._is_draining = True
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
+        if self._claiming is not None:
+            # What a claim under way still brings is given back; cut off, it would stay leased.
+            await asyncio.wait({self._claiming}, timeout=CLAIM_STOP_S_MAX)
+            self._claiming.cancel()
+            await asyncio.gather(self._claiming, return_exceptions=True)
         if self._sending:
             await asyncio.wait(self._sending, timeout=DRAIN_S_MAX)
         for task in self._sending:
@@ -137,7 +146,8 @@ class Sender:
                 # Before the claim, not after: what becomes free meanwhile it has not seen.
                 self._freed.clear()
                 begun = loop.time()
-                claimed = await self._claim_once()
+                self._claiming = asyncio.create_task(self._claim_once())
+                claimed = await asyncio.shield(self._claiming)
                 # Where a claim takes long, it takes no more than half of the time.
                 await asyncio.sleep(max(CLAIM_PAUSE_S, loop.time() - begun))
                 if claimed:
@@ -159,6 +169,10 @@ class Sender:
             return False
         full = [url for url, count in self._busy.items() if count >= self._places_of(url)]
         found = await self._stores.outbox.claim(free, PER_HOST_MAX, LEASE_S, full)
+        if self._is_draining:
+            back = (self._stores.outbox.put_back(due, 0.0) for due in found)
+            await asyncio.gather(*back, return_exceptions=True)  # what fails has its lease
+            return False
         for due in found:
             self._busy[due.url] += 1
             task = asyncio.create_task(self._carry(due))

@@ -11,7 +11,8 @@ from ...adapters import (
     postgres,
     sealing,
 )
-from ...adapters.embedded import EmbeddedServer, find_running, outliving
+from ...adapters.embedded import find_running, outliving, owned
+from ...adapters.embedded_shared import using
 from ..settings import Settings
 
 # The most that one process of `serve` or `worker` opens: reads and the queue, appends, and one each
@@ -30,17 +31,20 @@ def now() -> datetime:
 def database(settings: Settings, *, share: bool = False) -> Generator[str]:
     """The URL of the store: the one given, or an embedded server's that lives as long as this.
 
-    With `share`, an embedded server that another process already owns is used instead.
+    With `share`, an embedded server that another process already owns is used instead, and stays
+    for as long as this if it is there for its users.
     """
     if settings.database_url is not None:
         yield settings.database_url
         return
-    running = find_running(settings.data_folder) if share else None
-    if running is not None:
-        yield running
-        return
-    with EmbeddedServer.start(settings.data_folder) as server:
-        yield server.url
+    folder = settings.data_folder
+    with using(folder) if share else nullcontext():
+        running = find_running(folder) if share else None
+        if running is not None:
+            yield running
+            return
+        with owned(folder) as server:
+            yield server.url
 
 
 def orphaned(settings: Settings) -> AbstractContextManager[None]:

@@ -16,7 +16,11 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.passing import listed
 from outlast.tests.support.upstreams import WAIT_S, outcome, stdio, text
 
-pytestmark = [pytest.mark.anyio, pytest.mark.promise("lists-say-what-is-missing")]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.usefixtures("patience"),
+    pytest.mark.promise("lists-say-what-is-missing"),
+]
 
 ASKING = 5
 BRIEF_S = 0.3

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Page
 
 HERE = Path(__file__).resolve().parent
-PATIENCE_MS = 10_000.0
+PATIENCE_MS = 60_000.0
 NARROW, WIDE = 390, 1600
 HEIGHT = 900
 THEMES = ("light", "dark")
@@ -22,7 +22,7 @@ THEMES = ("light", "dark")
 GRAVE = frozenset({"serious", "critical"})
 # Chromium tells of every answer that is no success as an error of the console.
 ANSWERED = "Failed to load resource: the server responded with a status of 4"
-LOST = ("net::ERR_CONNECTION_REFUSED", "net::ERR_CONNECTION_RESET", "WebSocket connection to")
+LOST = ("net::ERR_", "WebSocket connection to")
 
 
 @dataclass
@@ -117,7 +117,10 @@ async def reaches_beyond(page: "Page") -> bool:
 @asynccontextmanager
 async def desk(site: Site) -> AsyncGenerator[Desk]:
     """One browser process. Raises BrowserMissing and NodeMissing."""
-    from playwright.async_api import async_playwright  # not while tests are only collected
+    # Not while tests are only collected.
+    from playwright.async_api import async_playwright, expect
+
+    expect.set_options(timeout=PATIENCE_MS)
 
     path = chromium.executable()
     axe = node.install(HERE) / "node_modules" / "axe-core" / "axe.min.js"

@@ -26,7 +26,7 @@ PIPELINE = "run_ci_pipeline"
 # What the service calls the first question of a task.
 QUESTION = "in-1"
 READY_S_MAX = 60.0
-TASK_S_MAX = 30.0
+TASK_S_MAX = 90.0
 ALL = ("call", "watch", "operate", "audit")
 SCOPES = " ".join(f"outlast:{scope}" for scope in ALL)  # as the issuer names them
 # Who there is, and what they may do. Olga runs the service.

@@ -12,9 +12,9 @@ from outlast.tests.support.mcp import RawClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("the-console-works-in-a-browser")]
 
-SESSION_S = 20.0  # to open every page in
+SESSION_S = 40.0  # to open every page in
 AN_HOUR_S = 3600.0
-LIVE_MS = 15_000.0
+LIVE_MS = 45_000.0
 
 
 @asynccontextmanager

@@ -166,9 +166,9 @@ def test_what_follows_a_hidden_list_is_shown():
     "part", ["token: [", "token: ['", 'token: ["', "token: ]", 'token: \\"', "[{", "token-", "'\\"]
 )
 def test_no_text_takes_long_to_clean(part: str):
-    began = time.monotonic()
+    began = time.process_time()
     PLAIN.cleaned(part * (500_000 // len(part)))
-    assert time.monotonic() - began < 5.0  # a square of it takes hours
+    assert time.process_time() - began < 5.0  # a square of it takes hours
 
 
 @pytest.mark.parametrize("name", ["пароль", "密码", "Größe", "größe", "naïve_key", "4711", "№"])

@@ -219,7 +219,10 @@ async def test_a_connection_that_the_endpoint_closed_is_replaced(client):
 
 async def test_fifty_posts_at_once_share_a_few_connections():
     outcomes: list[Outcome] = []
-    async with endpoint(saying(OK)) as served, dev_client(Limits(per_host=4)) as client:
+    async with (
+        endpoint(saying(OK)) as served,
+        dev_client(Limits(per_host=4, place_s=PATIENCE_S)) as client,
+    ):
 
         async def one() -> None:
             outcomes.append(await post(client, at(served)))
@@ -234,7 +237,7 @@ async def test_fifty_posts_at_once_share_a_few_connections():
 
 
 async def test_a_dead_endpoint_delays_nobody_but_itself():
-    limits = Limits(per_host=2, in_all=4, place_s=2)
+    limits = Limits(per_host=2, in_all=4, place_s=8)
     dead, outcomes = [], []
 
     async def to_the_dead(client: WebhookClient, served: Endpoint) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from outlast.tests.acceptance.waiting import until
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.deploying import DEPLOY
 from outlast.tests.support.ports import free_port
@@ -79,7 +80,11 @@ async def health(port: int) -> int:
 async def test_the_health_check_follows_the_server(database_url: str, tmp_path: Path):
     async with serving(tmp_path, desk_config(), database_url) as server:
         port = int(server.base_url.rpartition(":")[2])
-        assert await health(port) == 0
+
+        async def is_well() -> bool:  # who asks waits for 3 s
+            return await health(port) == 0
+
+        await until(is_well, 60.0)
     assert await health(port) != 0
     assert await health(free_port()) != 0
 
