@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..domain import errors
-from ..domain.clienting import Entry
+from ..domain.clienting import WITHOUT_TASK, Entry
 from ..domain.ports import Clock
 from .private_sqlite import PrivateSqlite
 
@@ -48,9 +48,10 @@ _ACCEPT = """
 """
 _ANSWERS = "SELECT answers FROM entries WHERE id = ? AND ended IS NULL"
 _ANSWER = "UPDATE entries SET answers = ? WHERE id = ?"
+# What ends a mere call ends no task: another process may have written its id down meanwhile.
 _END = """
     UPDATE entries SET ended = ?, ended_at = ?, arguments = NULL, answers = '{}'
-    WHERE id = ? AND ended IS NULL
+    WHERE id = ? AND ended IS NULL AND (task_id IS NULL OR NOT ?)
 """
 _PURGE = "DELETE FROM entries WHERE ended_at < ?"
 _ENTRIES = f"SELECT {_COLUMNS} FROM entries ORDER BY number"
@@ -96,15 +97,16 @@ class SqliteJournal:
 
         await self._file.commit(answer)
 
-    async def end(self, entry_id: str, how: str) -> None:
+    async def end(self, entry_id: str, how: str) -> bool:
         """See `Journal.end`."""
         now = self._now().timestamp()
 
-        def end(connection: sqlite3.Connection) -> None:
-            connection.execute(_END, (how, now, entry_id))
+        def end(connection: sqlite3.Connection) -> bool:
+            ended = connection.execute(_END, (how, now, entry_id, how in WITHOUT_TASK))
             connection.execute(_PURGE, (now - KEEP_S,))
+            return ended.rowcount > 0
 
-        await self._file.commit(end)
+        return await self._file.commit(end)
 
     async def entries(self) -> Sequence[Entry]:
         """See `Journal.entries`."""
@@ -135,11 +137,15 @@ class MemoryJournal:
                 entry_id, answers={key: value for key, value in merged.items() if value is not None}
             )
 
-    async def end(self, entry_id: str, how: str) -> None:
+    async def end(self, entry_id: str, how: str) -> bool:
         """See `Journal.end`."""
         entry = self._entries.get(entry_id)
-        if entry is not None and entry.ended is None:
-            self._change(entry_id, ended=how, arguments=None, answers={})
+        if entry is None or entry.ended is not None:
+            return False
+        if entry.task_id is not None and how in WITHOUT_TASK:
+            return False
+        self._change(entry_id, ended=how, arguments=None, answers={})
+        return True
 
     async def entries(self) -> Sequence[Entry]:
         """See `Journal.entries`."""

@@ -21,6 +21,7 @@ INVALID_PARAMS = -32602
 IDEMPOTENCY_META_KEY = "dev.outlast/idempotencyKey"
 STATUSES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 TERMINAL = frozenset({"completed", "failed", "cancelled"})
+WITHOUT_TASK = frozenset({"answered", "refused", "lost"})  # how a call ends that became none
 BACKSTOP_GRACE_S = 5.0  # what a server may be late with ending a task whose time is over
 
 
@@ -173,8 +174,14 @@ class Journal(Protocol):
         """Keep these answers beside those kept already; None takes one back."""
         ...
 
-    async def end(self, entry_id: str, how: str) -> None:
-        """Nothing is owed any more. Arguments and answers are forgotten. Idempotent."""
+    async def end(self, entry_id: str, how: str) -> bool | None:
+        """Nothing is owed any more. Arguments and answers are forgotten. Idempotent.
+
+        An entry with a task id does not end in one of `WITHOUT_TASK`: another process, sharing the
+        journal, has learned of the task. Returns whether this very call ended the entry. A journal
+        that cannot tell returns None, which is taken for yes: a call may then be called lost
+        although it became a task in another process at that moment.
+        """
         ...
 
     async def entries(self) -> Sequence[Entry]:

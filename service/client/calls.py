@@ -8,7 +8,8 @@ keys is sent the very same call again when nobody can say whether it arrived; an
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -62,25 +63,24 @@ class Calls:
             is_keyed=is_keyed,
             arguments=arguments,
         )
-        await self._reach.journal.begin(entry)
-        return await self.carry_out(entry, asks=asks)
+        with self._under_way(entry):
+            await self._reach.journal.begin(entry)
+            return await self.carry_out(entry, asks=asks)
 
     async def carry_out(
         self, entry: Entry, *, asks: bool, is_resent: bool = False
     ) -> Json | Created:
         """Send a call that is written down, for the first time or again. Raises as `call` does."""
-        self.in_flight.add(entry.id)
-        try:
-            outcome = await self._judged(entry, await self._rounds(entry, asks=asks))
-        except (errors.RequestRefused, InputRequired, InvalidAnswer) as error:
-            if not (is_resent and _may_pass(error)):
-                await self._reach.journal.end(entry.id, "refused")
-            raise
-        finally:
-            self.in_flight.discard(entry.id)
-        if not isinstance(outcome, Created):
-            await self._reach.journal.end(entry.id, "answered")
-        return outcome
+        with self._under_way(entry):
+            try:
+                outcome = await self._judged(entry, await self._rounds(entry, asks=asks))
+            except (errors.RequestRefused, InputRequired, InvalidAnswer) as error:
+                if not (is_resent and _may_pass(error)):
+                    await self._reach.journal.end(entry.id, "refused")
+                raise
+            if not isinstance(outcome, Created):
+                await self._reach.journal.end(entry.id, "answered")
+            return outcome
 
     async def is_keyed(self) -> bool:
         """Whether a call that comes twice under one key runs once. Raises ConnectionLost."""
@@ -96,6 +96,14 @@ class Calls:
         is_keyed = _object(meta.get(SERVER_INFO)).get("name") == KEYED_SERVER
         self._is_keyed = is_keyed
         return is_keyed
+
+    @contextmanager
+    def _under_way(self, entry: Entry) -> Generator[None]:
+        self.in_flight.add(entry.id)
+        try:
+            yield
+        finally:
+            self.in_flight.discard(entry.id)
 
     async def _judged(self, entry: Entry, answer: Json) -> Json | Created:
         kind = answer.get("resultType", "complete")

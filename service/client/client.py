@@ -159,9 +159,9 @@ class TaskClient:
             yield entry
 
     async def close(self) -> None:
-        """Stop watching and asking. Tasks go on. Idempotent."""
+        """Watch and ask no more. Tasks go on; whoever waits raises ConnectionLost. Idempotent."""
         for following in list(self._followings.values()):
-            await following.close()
+            await following.dismiss(errors.ConnectionLost("the client was closed"))
 
     async def _settle(self, entry: Entry, found: Resumed) -> None:
         """Find out what became of a call that was perhaps sent."""
@@ -169,8 +169,7 @@ class TaskClient:
         try:
             may_resend = entry.is_keyed and is_recent and await self._calls.is_keyed()
             if not may_resend:
-                await self._reach.journal.end(entry.id, "lost")
-                found.lost.append(entry)
+                await self._lose(entry, found)
                 return
             outcome = await self._calls.carry_out(entry, asks=True, is_resent=True)
         except (errors.RemoteError, InputRequired, InvalidAnswer) as error:
@@ -180,6 +179,15 @@ class TaskClient:
             found.append(self._handle(outcome))
         else:
             found.results.append((entry, outcome))
+
+    async def _lose(self, entry: Entry, found: Resumed) -> None:
+        """Say that a call is lost, unless it went on or ended since the journal was read."""
+        if await self._reach.journal.end(entry.id, "lost") is not False:
+            found.lost.append(entry)
+            return
+        for now in await self._reach.entries():
+            if now.id == entry.id and now.ended is None and now.task_id is not None:
+                found.append(TaskHandle(self._reach, self._following(now.task_id, now)))
 
     def _handle(self, created: Created) -> TaskHandle:
         task_id = str(created.entry.task_id)

@@ -75,8 +75,8 @@ class Following:
             news.put_nowait(self.last)
         self._waiting[news] = asks
         try:
-            if asks and self.last is not None and not self.last.is_terminal:
-                await self.desk.see(self.last.task, asks=True)
+            if self.last is not None and not self.last.is_terminal:
+                await self.desk.see(self.last.task, asks=asks)
             self._go_on()
             while True:
                 item = await news.get()
@@ -96,15 +96,22 @@ class Following:
         if not self._waiting:
             await self.close()
         elif not self._asks:
-            await self.desk.close()
+            await self.desk.ask_no_more()
+
+    async def dismiss(self, reason: Exception) -> None:
+        """Let whoever waits raise this, and close."""
+        self._tell(reason)
+        await self.close()
 
     async def close(self) -> None:
         """Watch and ask no more, until somebody waits again."""
         pump, self._pump = self._pump, None
         if pump is not None:
             pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
+        # Before the pump is waited for: whoever comes meanwhile has a new one, and new questions.
         await self.desk.close()
+        if pump is not None:
+            await asyncio.gather(pump, return_exceptions=True)
 
     @property
     def _asks(self) -> bool:

@@ -68,7 +68,7 @@ class TaskHandle:
         waits is cancelled, the task goes on; with `cancel_on_exit` the server is asked to stop it.
 
         Raises TaskFailed, TaskCancelled, TaskExpired, ClientTimeout; RequestRefused when the server
-        refuses us; and whatever a handler raised.
+        refuses us; ConnectionLost when the client is closed; and whatever a handler raised.
         """
         try:
             return await self._result(timeout_s)
@@ -102,7 +102,7 @@ class TaskHandle:
 
         The answers are written down, then sent. Raises RequestRefused when the server does not take
         one (it may then be given anew), and ConnectionLost when it cannot be reached for a minute:
-        what is written down goes out when the task is followed again.
+        what is written down goes out while the task is followed, or when it is followed again.
         """
         await self._following.desk.give(responses, ANSWER_S_MAX)
 

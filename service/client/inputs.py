@@ -8,7 +8,7 @@ whether it arrived. A question that nobody answered yet is asked anew after a cr
 import asyncio
 import inspect
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -87,6 +87,8 @@ class Desk:
         self._page, self._fail = page, fail
         self._answers: dict[str, Response] | None = None
         self._sent: set[str] = set()
+        self._open: frozenset[str] = frozenset()  # what is asked, as long as somebody follows
+        self._in_hand: set[str] = set()  # what `give` sends at this moment
         self._at_work: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[Any, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -97,22 +99,24 @@ class Desk:
 
     async def see(self, task: Mapping[str, Any], *, asks: bool) -> None:
         """Look at a state: ask what is new, drop what is withdrawn, send what was not sent."""
-        answers = await self._known()
         asked = questions_of(task)
+        self._open = frozenset(asked)
+        answers = await self._known()
         for key in [key for key in self._at_work if key not in asked]:
             self._at_work.pop(key).cancel()
         for key, request in asked.items():
-            if key in self._sent or key in self._at_work:
+            if key in self._sent or key in self._in_hand or key in self._at_work:
                 continue
             if key in answers:
-                self._begin(key, partial(self._send, {key: answers[key]}, None))
+                self._begin_sending(key, answers[key])
             elif asks and (handler := self._handlers.of(request)) is not None:
                 self._begin(key, partial(self._ask, key, request, handler))
 
     async def give(self, responses: Mapping[str, Response], seconds: float | None) -> None:
         """Write the answers down, then send them. The first answer to a key counts.
 
-        Raises RequestRefused, and ConnectionLost after so many seconds: they go out later then.
+        Raises RequestRefused, and ConnectionLost after so many seconds: they go out later then,
+        and are tried on at once while somebody follows.
         """
         answers = await self._known()
         fresh = {key: dict(response) for key, response in responses.items() if key not in answers}
@@ -120,16 +124,33 @@ class Desk:
             answers.update(fresh)
             await self._page.answer(fresh)
         unsent = {key: answers[key] for key in responses if key not in self._sent}
-        if unsent:
+        self._in_hand.update(unsent)
+        try:
             await self._send(unsent, seconds)
+        except (errors.ConnectionLost, asyncio.CancelledError):
+            for key in self._open.intersection(unsent).difference(self._sent, self._at_work):
+                self._begin_sending(key, unsent[key])
+            raise
+        finally:
+            self._in_hand.difference_update(unsent)
+
+    async def ask_no_more(self) -> None:
+        """Drop the questions that are put to somebody. What was answered is sent all the same."""
+        await self._drop([key for key in self._at_work if key not in self.answered])
 
     async def close(self) -> None:
         """Ask nothing any more. What is written down and not sent goes out the next time."""
-        tasks = list(self._at_work.values())
-        self._at_work.clear()
+        self._open = frozenset()
+        await self._drop(list(self._at_work))
+
+    async def _drop(self, keys: Sequence[str]) -> None:
+        tasks = [self._at_work.pop(key) for key in keys]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin_sending(self, key: str, answer: Response) -> None:
+        self._begin(key, partial(self._send, {key: answer}, None))
 
     def _begin(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
         self._at_work[key] = asyncio.create_task(self._watched(key, work))
@@ -150,9 +171,10 @@ class Desk:
         await self.give({key: response}, None)
 
     async def _send(self, answers: Mapping[str, Response], seconds: float | None) -> None:
-        params = {"taskId": self._task_id, "inputResponses": dict(answers)}
         pauses = Pauses(seconds)
-        while True:
+        # What went out in another way meanwhile is not sent again.
+        while unsent := {key: a for key, a in answers.items() if key not in self._sent}:
+            params = {"taskId": self._task_id, "inputResponses": unsent}
             try:
                 await self._reach.server.request("tasks/update", params)
             except errors.RequestRefused as error:
@@ -163,13 +185,12 @@ class Desk:
                     continue
                 if await self._is_over():
                     return
-                await self._take_back(answers)
+                await self._take_back(unsent)
                 raise
             except errors.ConnectionLost as error:
                 await pauses.after(error)
                 continue
-            self._sent.update(answers)
-            return
+            self._sent.update(unsent)
 
     async def _is_over(self) -> bool:
         """Whether it was refused because of the task, of which the watch tells."""

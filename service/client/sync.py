@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import replace
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .client import TaskClient
 
 T = TypeVar("T")
+
+TIDYING_S_MAX = 10.0  # how long an interrupt waits for what it has cancelled; then that is left
 
 
 class SyncTaskHandle:
@@ -53,7 +56,7 @@ class SyncTaskHandle:
                     return
                 yield state
         finally:
-            _carried(self._portal, states.aclose)
+            _carried(self._portal, functools.partial(_closed, states))
 
     def answer(self, responses: Mapping[str, Mapping[str, Any]]) -> None:
         """See `TaskHandle.answer`."""
@@ -145,14 +148,28 @@ def _threaded(handler: Handler | None) -> Handler | None:
 
 
 def _carried(portal: BlockingPortal, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the work returns. An interrupt of the waiting thread ends the work as well."""
-    future = portal.start_task_soon(work)
+    """What the work returns. An interrupt of the waiting thread ends the work as well, first."""
+    ended = threading.Event()
+
+    async def carried() -> T:
+        try:
+            return await work()
+        finally:
+            ended.set()
+
+    future = portal.start_task_soon(carried)
     try:
         return future.result()
     except BaseException:
         future.cancel()
+        ended.wait(TIDYING_S_MAX)
         raise
 
 
 async def _next(states: Any) -> TaskState | None:
     return await anext(states, None)
+
+
+async def _closed(states: Any) -> None:
+    if not states.ag_running:  # otherwise it was cancelled, and still comes to its end by itself
+        await states.aclose()

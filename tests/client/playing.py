@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from outlast.adapters.journal import MemoryJournal
 from outlast.delivery.frames import TaskState
 from outlast.delivery.polling import PollingSource
+from outlast.domain import clienting
 from outlast.domain.clienting import Journal, StatusSource
-from outlast.service.client import Handlers, TaskClient
+from outlast.service.client import Handlers, TaskClient, TaskHandle
 from outlast.service.client.reach import Reach
 
 Json = dict[str, Any]
@@ -83,6 +84,12 @@ class Told:
 
 def state(status: str, version: int | None = None, **more: Any) -> TaskState:
     return TaskState(completed(**more) if status == "completed" else task(status, **more), version)
+
+
+async def all_of(handle: TaskHandle) -> list[clienting.TaskState]:
+    """Every state until the end."""
+    async with aclosing(handle.updates()) as states:
+        return [told async for told in states]
 
 
 @asynccontextmanager

@@ -58,7 +58,8 @@ async def slow(text: str, ctx: Context) -> str:
 @mcp.tool(annotations=again)
 async def wait(file: str) -> str:
     """Waits for a file."""
-    while not Path(file).exists():  # noqa: ASYNC110 - another process makes it
+    # It is there before its content is.
+    while not (Path(file).exists() and Path(file).read_text()):  # noqa: ASYNC110 - another process's
         await anyio.sleep(0.05)  # noqa: TID251 - see above
     return Path(file).read_text()
 

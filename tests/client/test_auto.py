@@ -68,7 +68,9 @@ async def test_that_there_is_no_task_is_for_polls_to_say():
         await versions(auto_of(Told([gone]), Told([gone])))
 
 
-async def test_a_stream_does_not_pause_while_there_are_polls():
+async def test_a_stream_does_not_pause_while_there_are_polls(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(auto, "CLIMB_S_FIRST", 10.0)  # not again before the polls have told all
+
     class Patient:
         """As every source does, it pauses and tries again, for ever."""
 
@@ -91,6 +93,7 @@ async def test_a_stream_that_holds_back_is_left(
     monkeypatch: pytest.MonkeyPatch, version: int | None
 ):
     monkeypatch.setattr(auto, "TRUTH_S_FIRST", 0.01)
+    monkeypatch.setattr(auto, "CLIMB_S_FIRST", 10.0)
     meta = {} if version is None else {"_meta": {"dev.outlast/version": version}}
     server = Play(tasks_get=[task() | meta])
     polls = Told([state("completed", None if version is None else 8)])

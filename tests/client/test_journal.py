@@ -71,6 +71,25 @@ async def test_a_call_that_was_taken_for_lost_and_is_answered_goes_on(journal: J
     assert list(await journal.entries()) == [entry(task_id="t")]
 
 
+@pytest.mark.promise("client-loses-no-task")
+@pytest.mark.parametrize("how", ["lost", "refused", "answered"])
+async def test_a_call_that_became_a_task_meanwhile_ends_only_as_tasks_do(
+    journal: Journal, how: str
+):
+    await journal.begin(entry())
+    await journal.accept("1", "t")
+    await journal.answer("1", {"a": {}})
+    assert await journal.end("1", how) is False
+    assert list(await journal.entries()) == [entry(task_id="t", answers={"a": {}})]
+    assert await journal.end("1", "completed") is True
+
+
+async def test_who_ends_an_entry_learns_whether_it_was_the_first(journal: Journal):
+    await journal.begin(entry())
+    assert [await journal.end("1", "lost") for _ in range(2)] == [True, False]
+    assert await journal.end("9", "lost") is False
+
+
 async def test_unknown_entries_are_ignored(journal: Journal):
     await journal.accept("9", "t")
     await journal.answer("9", {"a": {}})
