@@ -91,9 +91,15 @@ class Worker:
             self._claiming = asyncio.create_task(self._for_ever(self._claim))
             self._loops += [self._claiming, asyncio.create_task(self._for_ever(self._sweep))]
 
-    def adopt(self, task: Task, reader: NewsReader) -> None:
-        """Carry on a call that began before its task did. The task names this worker already."""
+    def adopt(self, task: Task, reader: NewsReader) -> bool:
+        """Carry on a call that began before its task did. The task names this worker already.
+
+        False where that is too late: this worker has the task in hand otherwise.
+        """
+        if task.id in self._jobs:
+            return False
         self._spawn(task.id, self._adopted(task, reader))
+        return True
 
     def stop_claiming(self) -> None:
         """Claim nothing more; what runs goes on."""

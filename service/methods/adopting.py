@@ -50,12 +50,10 @@ class Adoptions:
             await following.disown(task, following.job_in(task, result))
 
     async def _open(self, history: Events, reader: NewsReader) -> Task | None:
-        try:
+        created: Task | None = None
+        with contextlib.suppress(errors.DuplicateOpening):
             created = await self._commands.open(history)
-        except errors.DuplicateOpening:
-            self._begin(self._left(history, reader))
-            return None
-        self._worker.adopt(created, reader)
+        self._hand_over(created, history, reader)
         return created
 
     async def _settle(
@@ -69,10 +67,17 @@ class Adoptions:
             task = await self._found(history[0].task_id)
         except Exception:  # noqa: BLE001 - told to whoever asked, if anybody is left
             task = None
-        if task is not None and task.worker == self._worker.name and task.attempt == 1:
-            self._worker.adopt(task, reader)
-        else:
-            await self._left(history, reader)
+        self._hand_over(task, history, reader)
+
+    def _hand_over(self, task: Task | None, history: Events, reader: NewsReader) -> None:
+        """Let the task have its call; stop it where there is none, or it is another's by now."""
+        is_adopted = (
+            task is not None
+            and (task.worker, task.attempt) == (self._worker.name, 1)
+            and self._worker.adopt(task, reader)
+        )
+        if not is_adopted:
+            self._begin(self._left(history, reader))
 
     async def _found(self, task_id: str) -> Task | None:
         """The task, if it was stored although nobody could tell us."""

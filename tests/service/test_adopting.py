@@ -113,3 +113,18 @@ async def test_a_call_whose_task_could_not_be_stored_is_stopped(world: World):
         with pytest.raises(errors.StoreUnavailable):
             await Adoptions(worker.bench.commands, worker).adopt(begun(worker), NewsReader(call))
         await until(call.is_stopped, PATIENCE_S)
+
+
+async def test_a_call_whose_task_is_in_hand_otherwise_is_stopped(world: World):
+    first, call = Played(), Played()
+
+    async def is_taken_up(task_id: str) -> None:
+        assert worker.adopt(await world.commands.load(task_id), NewsReader(first))
+
+    log = Eventful(world.store, events.WorkStarted, after=is_taken_up)
+    async with world.working(Stage(), log) as worker:
+        history = begun(worker)
+        with pytest.raises(errors.StoreUnavailable):
+            await Adoptions(worker.bench.commands, worker).adopt(history, NewsReader(call))
+        await until(call.is_stopped, PATIENCE_S)
+        await goes_on(world, history[0].task_id, first)
