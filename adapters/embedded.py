@@ -212,14 +212,11 @@ class _Sigterm:
 
     def __init__(self) -> None:
         self.is_raised = self._is_heard = False
-        self._is_ours = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        )
 
     def listen(self) -> None:
         """Hear it from now on, unless somebody else does."""
-        if self._is_ours:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._hear)
 
     def look(self) -> None:
@@ -229,7 +226,7 @@ class _Sigterm:
 
     def close(self) -> None:
         """Leave it to the default again."""
-        if self._is_ours:
+        if signal.getsignal(signal.SIGTERM) == self._hear:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _hear(self, *_: object) -> None:

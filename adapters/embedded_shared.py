@@ -2,9 +2,10 @@
 
     FOLDER/users.lock   flock, held shared by each process that uses the server, for its life
 
-The first of them starts a keeper, a process that owns the server like any owner and ends with its
-last user. So a user may come, go and be killed at any time: the others notice nothing. A keeper
-that was killed is started again by whoever is left, and a `serve` that owns the folder is joined.
+The first `outlast stdio` starts a keeper, unless somebody owns the server already: a process that
+owns it like any owner and ends with its last user. So a user may come, go and be killed at any
+time: the others notice nothing. A keeper that was killed is started again by whoever is left, and
+whoever owns the folder otherwise is joined.
 """
 
 import asyncio

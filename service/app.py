@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -36,20 +37,45 @@ class Console(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What an application is made of.
+class Lookout:
+    """What tells how a process is, to who looks after it.
 
     `running` holds all that must be opened and closed; `wind_down` ends open streams and the
-    claiming of work, before the server waits for requests in flight. `public_keys` is the JWK set
-    of webhook signatures. Without one of the last seven its routes are not there.
+    claiming of work, before the server waits for requests in flight.
     """
 
-    endpoint: Endpoint
-    socket: Socket
     metrics: Metrics
     is_ready: Callable[[], Awaitable[bool]]
     running: Callable[[], AbstractAsyncContextManager[None]]
     wind_down: Callable[[], None]
+
+    def routes(self) -> Iterator[Route]:
+        """Whether it lives, whether the store answers, and its figures."""
+        yield Route("/healthz", self._healthz, methods=["GET"])
+        yield Route("/metrics", self.metrics.get, methods=["GET"])
+        yield Route("/readyz", self._readyz, methods=["GET"])
+
+    async def _healthz(self, _request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _readyz(self, _request: Request) -> Response:
+        ready = await self.is_ready()
+        return JSONResponse(
+            {"status": "ready" if ready else "store unavailable"}, status_code=200 if ready else 503
+        )
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What an application is made of.
+
+    `public_keys` is the JWK set of webhook signatures. Without one of the last seven its routes are
+    not there.
+    """
+
+    endpoint: Endpoint
+    socket: Socket
+    lookout: Lookout
     public_keys: Mapping[str, Any] | None = None
     callbacks: Callbacks | None = None
     admin: Admin | None = None
@@ -94,25 +120,13 @@ class Application(FastAPI):
 def assemble(parts: Parts) -> FastAPI:
     """The application. No documentation routes: the protocol is MCP, not OpenAPI."""
 
-    @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncGenerator[None]:
-        async with parts.running():
-            yield
-
-    async def healthz(_request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
-    async def readyz(_request: Request) -> Response:
-        ready = await parts.is_ready()
-        return JSONResponse(
-            {"status": "ready" if ready else "store unavailable"}, status_code=200 if ready else 503
-        )
-
     async def public_keys(_request: Request) -> Response:
         return JSONResponse(parts.public_keys, headers={"Cache-Control": "public, max-age=300"})
 
     # A redirect would lead a token to the scheme and the host that the request tells of us.
-    app = Application(title="Outlast", openapi_url=None, lifespan=lifespan, redirect_slashes=False)
+    app = Application(
+        title="Outlast", openapi_url=None, lifespan=_lifespan(parts.lookout), redirect_slashes=False
+    )
     app.hot = enter = parts.entrance
 
     async def mcp(request: Request) -> Response:
@@ -121,13 +135,25 @@ def assemble(parts: Parts) -> FastAPI:
     # Plain routes: the endpoint reads the body itself and needs no parameter machinery.
     app.router.routes.append(Route(MCP_PATH, mcp, methods=["POST"]))
     app.router.routes.append(WebSocketRoute(WEBSOCKET_PATH, parts.socket.serve))
-    app.router.routes.append(Route("/healthz", healthz, methods=["GET"]))
-    app.router.routes.append(Route("/metrics", parts.metrics.get, methods=["GET"]))
-    app.router.routes.append(Route("/readyz", readyz, methods=["GET"]))
+    app.router.routes.extend(parts.lookout.routes())
     if parts.public_keys is not None:
         app.router.routes.append(Route(PUBLIC_KEYS_PATH, public_keys, methods=["GET"]))
     app.router.routes.extend(_further_routes(parts))
     return app
+
+
+def assemble_worker(lookout: Lookout) -> Starlette:
+    """The application of a process that works and serves nobody."""
+    return Starlette(routes=list(lookout.routes()), lifespan=_lifespan(lookout))
+
+
+def _lifespan(lookout: Lookout) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncGenerator[None]:
+        async with lookout.running():
+            yield
+
+    return lifespan
 
 
 def _further_routes(parts: Parts) -> Iterator[Route]:

@@ -57,6 +57,12 @@ class Fields(BaseModel):
     processes: int = Field(
         1, ge=1, le=64, description="processes of one `serve` that share its port"
     )
+    worker_port: int | None = Field(
+        None,
+        ge=0,
+        le=65535,
+        description="TCP port where `outlast worker` has its figures and health; without one, none",
+    )
     legacy: bool = Field(
         True, description="serve clients that begin with `initialize` (revisions up to 2025-11-25)"
     )
@@ -160,6 +166,7 @@ class Fields(BaseModel):
 
     @field_validator(
         "port",
+        "worker_port",
         "processes",
         "sessions",
         "sessions_per_owner",

@@ -205,13 +205,18 @@ class Worker:
         self._runs.pop(task_id, None)
         self._looks.discard(task_id)
         if task_id in self._recalled and not self._draining.is_set():
-            self._spawn(task_id, self._take(task_id))  # the claim that came too early for it
+            self._spawn(task_id, self._take(task_id, is_recalled=True))
         self._recalled.discard(task_id)
         self._freed.set()
 
-    async def _take(self, task_id: str) -> None:
-        """Do what a lease is for: run an attempt, or look at a job elsewhere."""
+    async def _take(self, task_id: str, *, is_recalled: bool = False) -> None:
+        """Do what a lease is for: run an attempt, or look at a job elsewhere.
+
+        `is_recalled`: it came while the task was in hand, and may have been given back with it.
+        """
         try:
+            if is_recalled and not await self._still_holds(task_id):
+                return
             # Watched before it is read: whatever comes after the append is heard of.
             async with self._bench.signal.watching(task_id) as wakeup:
                 task = await self._begin(task_id)

@@ -11,6 +11,11 @@ PROMISES = (
         SEEN,
     ),
     Promise(
+        "a-worker-tells-how-it-is",
+        "A worker with a port has figures of its own and its health there, and no other door.",
+        SEEN,
+    ),
+    Promise(
         "what-dashboards-name-exists",
         "Every metric that the dashboard or an alert rule names is there in a scrape.",
         SEEN,

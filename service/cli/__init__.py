@@ -89,15 +89,24 @@ def serve(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads
 
 
 @app.command()
-def worker(
+def worker(  # noqa: PLR0913, PLR0917 - one option a parameter is how typer reads them
     config: Config = None,
     upstream: Upstream = None,
     database_url: DatabaseUrl = None,
     slots: Annotated[int | None, typer.Option(help="Calls to run at once; default 16.")] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="TCP port for /healthz, /readyz and /metrics; default none, 0 for any."),
+    ] = None,
     log_level: LogLevel = None,
 ) -> None:
     """Run tasks of the same database in one more process."""
-    flags = {"database_url": database_url, "slots": slots, "log_level": log_level}
+    flags = {
+        "database_url": database_url,
+        "slots": slots,
+        "worker_port": port,
+        "log_level": log_level,
+    }
     running.worker(config, upstream, flags)
 
 

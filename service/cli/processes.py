@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..hosting import address_of, listener_on, run, spare_the_collector, stop_on
 from ..settings import Settings
 from . import several
 from .demo import make_demo_repository, run_demo
-from .serving import BACKLOG, Plan, http_server, prepared, serve_on, started
+from .serving import BACKLOG, Plan, http_server, prepared, serve_on, started, work_on
 from .store import config_of, settings_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ci_server.py"
@@ -122,11 +123,21 @@ async def _work(chosen: Settings, config: Config, url: str) -> None:
     stop = stop_on_signals()
     await wiring.upgrade(url)
     await wiring.see_to_room(url, 1)
+    if chosen.worker_port is not None:
+        with listener_on(chosen.host, chosen.worker_port, BACKLOG) as listener:
+            address = address_of(listener)
+            announce = partial(_announce_worker, f"; figures at {address}/metrics")
+            await work_on(Plan(chosen, config, url, True, address), listener, stop, announce)
+        return
     built = await wiring.build(chosen, config, url)
     async with built.running(chosen.drain_s):
         spare_the_collector()
-        typer.echo("outlast worker: waiting for tasks")
+        _announce_worker()
         await stop.wait()
+
+
+def _announce_worker(more: str = "") -> None:
+    typer.echo(f"outlast worker: waiting for tasks{more}")
 
 
 async def _demo(  # noqa: PLR0913, PLR0917 - the pieces that `demo` has made, once each

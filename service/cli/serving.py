@@ -10,7 +10,7 @@ import uvicorn
 
 from ...domain import errors
 from .. import wiring
-from ..app import assemble
+from ..app import Lookout, assemble, assemble_worker
 from ..config import Config
 from ..hosting import HttpServer, spare_the_collector
 from ..joined import OnePiece
@@ -49,9 +49,31 @@ async def serve_on(
     built = await wiring.build(chosen, config, plan.url, claims=plan.work, address=plan.address)
     parts = wiring.parts(chosen, config, built, siblings)
     server = http_server(chosen, assemble(parts))
+    await _serve(server, parts.lookout, listener, stop, announce)
+
+
+async def work_on(
+    plan: Plan, listener: socket.socket, stop: asyncio.Event, announce: Callable[[], None]
+) -> None:
+    """Work until told to stop, tell meanwhile how that goes, and drain.
+
+    `plan.address` is only for who looks after it. Raises ConfigurationError, StoreUnavailable.
+    """
+    chosen, config = plan.settings, plan.config
+    lookout = wiring.lookout(chosen, config, await wiring.build(chosen, config, plan.url))
+    await _serve(http_server(chosen, assemble_worker(lookout)), lookout, listener, stop, announce)
+
+
+async def _serve(
+    server: HttpServer,
+    lookout: Lookout,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    announce: Callable[[], None],
+) -> None:
     running = asyncio.create_task(server.serve([prepared(listener)]))
     await _first_of(running, stop, _announced(server, running, announce))
-    parts.wind_down()
+    lookout.wind_down()
     server.should_exit = True
     await running
 

@@ -106,7 +106,7 @@ class _Serving:
         async with built.running(0.0):
             self.ready.set_result(wiring.whole(parts))
             await self.leaving.wait()
-            parts.wind_down()
+            parts.lookout.wind_down()
             await asyncio.gather(built.worker.drain(chosen.drain_s), self.stdio.answered())
 
 

@@ -19,7 +19,7 @@ from ...domain.clienting import (
     TaskExpired,
     TaskState,
 )
-from .inputs import REFUSED_IDENTITY, Desk, Handlers
+from .inputs import FINAL, Desk, Handlers
 from .reach import Page, Reach
 
 News = TaskState | Exception | None  # None: nothing more follows
@@ -169,7 +169,7 @@ class Following:
 
     async def _judged(self, error: errors.RequestRefused) -> Exception:
         """A refusal, as it is to be raised: each way says in its own code that there is no task."""
-        if error.code not in (INVALID_PARAMS, *REFUSED_IDENTITY):
+        if error.code not in FINAL:
             try:
                 await self._read()
             except errors.RemoteError as judged:

@@ -101,8 +101,9 @@ class TaskHandle:
         """Answer questions, some or all, by their keys; keys that were answered are left alone.
 
         The answers are written down, then sent. Raises RequestRefused when the server does not take
-        one (it may then be given anew), and ConnectionLost when it cannot be reached for a minute:
-        what is written down goes out while the task is followed, or when it is followed again.
+        one (it may then be given anew), or can take none for a minute, and ConnectionLost when it
+        cannot be reached for so long: what is written down goes out while the task is followed, or
+        when it is followed again.
         """
         await self._following.desk.give(responses, ANSWER_S_MAX)
 

@@ -23,6 +23,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 ANSWER_S_MAX = 60.0  # how long an answer given by hand is tried to be delivered
 REFUSED_IDENTITY = frozenset({401, 403})
+FINAL = REFUSED_IDENTITY | {INVALID_PARAMS}  # codes that say what no later attempt will change
 
 
 @dataclass(frozen=True)
@@ -115,24 +116,46 @@ class Desk:
     async def give(self, responses: Mapping[str, Response], seconds: float | None) -> None:
         """Write the answers down, then send them. The first answer to a key counts.
 
-        Raises RequestRefused, and ConnectionLost after so many seconds: they go out later then,
-        and are tried on at once while somebody follows.
+        Raises RequestRefused, and ConnectionLost after so many seconds. Unless the server does not
+        take them, they go out later then, and are tried on at once while somebody follows.
         """
         answers = await self._known()
+        self._in_hand.update(responses)
+        try:
+            await self._write_down(answers, responses)
+            unsent = {key: answers[key] for key in responses if key not in self._sent}
+            await self._deliver(unsent, seconds)
+        finally:
+            self._in_hand.difference_update(responses)
+
+    async def _write_down(
+        self, answers: dict[str, Response], responses: Mapping[str, Response]
+    ) -> None:
         fresh = {key: dict(response) for key, response in responses.items() if key not in answers}
-        if fresh:
-            answers.update(fresh)
+        if not fresh:
+            return
+        answers.update(fresh)  # at once: whoever comes second is not the first
+        try:
             await self._page.answer(fresh)
-        unsent = {key: answers[key] for key in responses if key not in self._sent}
-        self._in_hand.update(unsent)
+        except BaseException:
+            for key in fresh:
+                answers.pop(key, None)
+            raise
+
+    async def _deliver(self, unsent: Mapping[str, Response], seconds: float | None) -> None:
         try:
             await self._send(unsent, seconds)
-        except (errors.ConnectionLost, asyncio.CancelledError):
-            for key in self._open.intersection(unsent).difference(self._sent, self._at_work):
-                self._begin_sending(key, unsent[key])
+        except errors.RequestRefused as error:
+            if error.code not in FINAL:
+                self._go_on(unsent)
             raise
-        finally:
-            self._in_hand.difference_update(unsent)
+        except (errors.ConnectionLost, asyncio.CancelledError):
+            self._go_on(unsent)
+            raise
+
+    def _go_on(self, unsent: Mapping[str, Response]) -> None:
+        for key in self._open.intersection(unsent).difference(self._sent, self._at_work):
+            self._begin_sending(key, unsent[key])
 
     async def ask_no_more(self) -> None:
         """Drop the questions that are put to somebody. What was answered is sent all the same."""

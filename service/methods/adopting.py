@@ -15,7 +15,8 @@ from ..news import NewsReader
 from ..worker import Worker
 
 LEAVE_S_MAX = 30.0  # to stop a call that nobody is there for, and what came of it
-LOOK_PAUSE_S = 0.2  # between two looks for a task that may have been stored
+FIND_S_MAX = 15.0  # to find out whether a task was stored; a lock may hold an append up
+LOOK_PAUSE_S = 0.2  # between two looks for it
 
 _log = logging.getLogger("outlast.worker")
 
@@ -80,14 +81,13 @@ class Adoptions:
             self._begin(self._left(history, reader))
 
     async def _found(self, task_id: str) -> Task | None:
-        """The task, if it was stored although nobody could tell us."""
-        with contextlib.suppress(TimeoutError, errors.TaskNotFound):
-            async with asyncio.timeout(LEAVE_S_MAX):
+        """The task, if it is stored although nobody could tell us; that may still be coming."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIND_S_MAX):
                 while True:
-                    try:
+                    with contextlib.suppress(errors.StoreUnavailable, errors.TaskNotFound):
                         return await self._commands.load(task_id)
-                    except errors.StoreUnavailable:
-                        await asyncio.sleep(LOOK_PAUSE_S)
+                    await asyncio.sleep(LOOK_PAUSE_S)
         return None
 
     async def _left(self, history: Events, reader: NewsReader) -> None:

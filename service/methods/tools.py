@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -46,8 +45,6 @@ INPUT_CAPABILITIES = ("elicitation", "sampling", "roots")
 # What is read here. `task` is of the revision before, and says nothing in this one.
 PARAMETERS = frozenset({"name", "arguments", "inputResponses", "requestState", "_meta", "task"})
 TRACE_KEYS = ("traceparent", "tracestate", "baggage")
-
-_log = logging.getLogger("outlast.worker")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The only place that names concrete classes: what is built from which settings."""
 
-from .application import parts
+from .application import lookout, parts
 from .audit import Auditing, auditing, offline_notary
 from .audit_reading import audit_reading, rebuilding, view_audit
 from .client import reaching
@@ -25,6 +25,7 @@ __all__ = [
     "doctor",
     "early",
     "key_counts",
+    "lookout",
     "new_key_line",
     "now",
     "offline_notary",

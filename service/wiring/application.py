@@ -21,7 +21,7 @@ from ...domain import draft
 from ...domain.owner import LOCAL_OWNER
 from ..access import Access
 from ..admin import Admin
-from ..app import Parts
+from ..app import Lookout, Parts
 from ..callbacks import Callbacks
 from ..catalogue import Catalogue, Lists
 from ..config import Config
@@ -71,6 +71,8 @@ def parts(
     shared = Shared(methods, listener, access, throttle, SERVER_INFO)
     sessions = door_of(settings, config, built, shared, is_alone=siblings is None)
     pages, drain = _pages(settings, config, built, throttle), Drain()
+    metrics = _metrics(built, _figures(settings, built, limits), access, throttle, siblings, seen)
+    running = running_with(lambda: built.running(settings.drain_s, drain), sessions)
 
     def wind_down() -> None:
         drain.begin()
@@ -83,10 +85,7 @@ def parts(
     return Parts(
         _endpoint(settings, shared, streams, sessions),
         Socket(_switching(listener), access, streams, throttle, pages and pages.visiting),
-        _metrics(built, _figures(settings, built, limits), access, throttle, siblings, seen),
-        built.is_ready,
-        running_with(lambda: built.running(settings.drain_s, drain), sessions),
-        wind_down,
+        Lookout(metrics, built.is_ready, running, wind_down),
         _public_keys(built.push),
         Callbacks(built.tickets, built.commands, built.upstreams, _is_signed),
         Admin(operators(built), access),
@@ -94,6 +93,23 @@ def parts(
         audit_pages(built, access),
         sessions,
         pages and pages.console,
+    )
+
+
+def lookout(settings: Settings, config: Config, built: Built) -> Lookout:
+    """What tells how a process is that works and serves nobody."""
+    access, limits = access_of(settings, config, built.identity), WatchLimits(0, 0)
+    figures, drain = _figures(settings, built, limits), Drain()
+
+    def wind_down() -> None:
+        drain.begin()
+        built.worker.stop_claiming()
+
+    return Lookout(
+        _metrics(built, figures, access, throttle_of(config), None, Seen()),
+        built.is_ready,
+        lambda: built.running(settings.drain_s, drain),
+        wind_down,
     )
 
 

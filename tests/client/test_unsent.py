@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from outlast.adapters.journal import MemoryJournal
 from outlast.domain import errors
 from outlast.service.client import Handlers, TaskHandle, handle as handles, reach
 from outlast.tests.acceptance.waiting import until
@@ -280,3 +281,51 @@ async def test_who_waited_for_the_result_leaves_and_nobody_is_asked_for_it_any_m
                 asking_one.cancel()
                 await asyncio.gather(asking_one, return_exceptions=True)
             assert left.is_set()
+
+
+@hasty
+async def test_what_the_server_cannot_take_now_is_tried_on():
+    away = errors.RequestRefused(-32603, "The store is away")
+    play = Play(tasks_update=[away, away, {}])
+    async with (
+        playing(play, Handlers(by_hand=True), source=parked()) as client,
+        reading(client.task("t")),
+    ):
+        with pytest.raises(errors.RequestRefused):
+            await client.task("t").answer(DECLINED)
+        await until_sent(play, 3)
+
+
+class Slow(MemoryJournal):
+    """Takes as long to write an answer down as it may, and may fail then."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.is_writing, self.may_end, self._error = asyncio.Event(), asyncio.Event(), error
+
+    async def answer(self, entry_id: str, answers: Mapping[str, Any]) -> None:
+        self.is_writing.set()
+        await self.may_end.wait()
+        if self._error is not None:
+            raise self._error
+        await super().answer(entry_id, answers)
+
+
+@pytest.mark.promise("client-loses-no-task")
+@pytest.mark.parametrize("error", [None, errors.StoreUnavailable()])
+async def test_nothing_is_sent_before_it_is_written_down(error: Exception | None):
+    play, journal, again = Play(), Slow(error), asyncio.Event()
+    source = Told([asking(), again, asking(2), asyncio.Event()])
+    async with playing(play, Handlers(by_hand=True), journal, source) as client:
+        handle = client.task("t")
+        async with reading(handle) as told:
+            answering = asyncio.create_task(handle.answer(DECLINED))
+            await asyncio.wait_for(journal.is_writing.wait(), PATIENCE_S)
+            again.set()
+            await until_told(told, 2)
+            await turns()
+            assert play.params_of("tasks/update") == []
+            journal.may_end.set()
+            await asyncio.gather(answering, return_exceptions=True)
+            await turns()
+    assert len(play.params_of("tasks/update")) == (1 if error is None else 0)

@@ -26,7 +26,7 @@ from outlast.domain.owner import Caller, Owner, Scope
 from outlast.domain.ports import EventLog, Signal, TaskView, TaskViews
 from outlast.domain.task import Task
 from outlast.service.access import Access
-from outlast.service.app import Parts, assemble
+from outlast.service.app import Lookout, Parts, assemble
 from outlast.service.commands import Commands
 from outlast.service.endpoint import Endpoint, Method
 from outlast.service.guard import Guard
@@ -299,10 +299,7 @@ def _parts(listening: Listening, tasks: TaskMethods, methods: Mapping[str, Metho
             require_task_name=True,
         ),
         Socket(lambda send, refuse: Switchboard(listener, send, refuse), access),
-        Metrics({}, access),
-        ready,
-        contextlib.nullcontext,
-        listening.closing.set,
+        Lookout(Metrics({}, access), ready, contextlib.nullcontext, listening.closing.set),
     )
 
 

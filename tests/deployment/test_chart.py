@@ -112,7 +112,7 @@ def test_every_pod_is_locked_down():
             assert "memory" in container["resources"]["limits"]
 
 
-def test_a_server_is_probed_and_a_drain_has_its_time():
+def test_servers_and_workers_are_probed_and_a_drain_has_its_time():
     values = {"drainSeconds": 90}
     for name, pod in pods(values):
         if name.endswith("-migrate"):
@@ -121,12 +121,13 @@ def test_a_server_is_probed_and_a_drain_has_its_time():
         env = {one["name"]: one.get("value") for one in container["env"]}
         assert env["OUTLAST_DRAIN_S"] == "90"
         assert pod["terminationGracePeriodSeconds"] >= 90 + 15
-        if name.endswith("-serve"):
-            paths = {
-                probe: container[f"{probe}Probe"]["httpGet"]["path"]
-                for probe in ("startup", "liveness", "readiness")
-            }
-            assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+        setting = "OUTLAST_PORT" if name.endswith("-serve") else "OUTLAST_WORKER_PORT"
+        assert container["ports"] == [{"name": "http", "containerPort": int(env[setting] or 0)}]
+        paths = {
+            probe: container[f"{probe}Probe"]["httpGet"]["path"]
+            for probe in ("startup", "liveness", "readiness")
+        }
+        assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
 
 
 def test_migrations_come_before_anything_else_and_need_no_other_object():

@@ -87,13 +87,21 @@ def test_secrets_come_by_files_alone(compose: dict[str, Any], services: dict[str
         given = services[name]["environment"]
         paths = {key: value for key, value in given.items() if key.endswith("_FILE")}
         assert set(paths) <= variables
-        assert set(given) - set(paths) == {"OUTLAST_HOST"}
+        figures = {"OUTLAST_WORKER_PORT"} if name.startswith("worker-") else set[str]()
+        assert set(given) - set(paths) == {"OUTLAST_HOST", *figures}
         for path in paths.values():
             assert path.removeprefix("/run/secrets/") in services[name]["secrets"]
     for name, secret in compose["secrets"].items():
         assert secret == {"file": f"./secrets/{name}"}
     used = {secret for service in services.values() for secret in service.get("secrets", ())}
     assert used == set(compose["secrets"])
+
+
+def test_the_images_health_check_finds_workers_too(services: dict[str, dict[str, Any]]):
+    [looked_at] = re.findall(r"'OUTLAST_PORT', '(\d+)'", (DEPLOY / "Dockerfile").read_text())
+    for name in ("worker-1", "worker-2"):
+        assert "healthcheck" not in services[name]
+        assert services[name]["environment"]["OUTLAST_WORKER_PORT"] == looked_at
 
 
 def test_the_proxy_knows_where_each_server_is(services: dict[str, dict[str, Any]]):

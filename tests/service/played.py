@@ -199,9 +199,19 @@ class Bridge:
 
 
 class Store(MemoryStore):
-    """Counts the renewals."""
+    """Counts what it is asked, and what was claimed. With a `last` claim, there are none after."""
 
-    renewed = 0
+    renewed = asked = claimed = 0
+    last: Sequence[str] | None = None
+
+    async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
+        self.asked += 1
+        if self.last is not None:
+            found, self.last = self.last, ()
+            return found
+        found = await super().claim(worker, limit, lease_s)
+        self.claimed += len(found)
+        return found
 
     async def renew(self, worker: str, task_ids: Sequence[str], lease_s: float) -> Sequence[str]:
         self.renewed += 1
@@ -260,6 +270,14 @@ class World:
     async def is_claimed(self) -> bool:
         """Whether nothing waits for a worker."""
         return await self.store.depth() == 0
+
+    async def has_claimed_its_last(self) -> bool:
+        """Whether the last claim was made."""
+        return self.store.last == ()
+
+    async def has_asked_again(self) -> bool:
+        """Whether a worker has asked for tasks, more than once."""
+        return self.store.asked >= 2
 
     async def is_stopped(self) -> bool:
         """Whether the job was told to."""

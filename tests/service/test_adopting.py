@@ -8,6 +8,7 @@ from outlast.domain import decisions, errors, events
 from outlast.domain.decisions import Events
 from outlast.domain.ports import Returned
 from outlast.domain.task import TaskStatus, evolve
+from outlast.service.methods import adopting
 from outlast.service.methods.adopting import Adoptions
 from outlast.service.news import NewsReader
 from outlast.service.worker import Worker
@@ -105,7 +106,10 @@ async def test_a_task_that_was_stored_although_nobody_was_told_keeps_its_call(wo
         await goes_on(world, history[0].task_id, call)
 
 
-async def test_a_call_whose_task_could_not_be_stored_is_stopped(world: World):
+async def test_a_call_whose_task_could_not_be_stored_is_stopped(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(adopting, "FIND_S_MAX", 0.5)
     append, call = Held(errors.StoreUnavailable()), Played()
     append.may_go_on.set()
     log = Eventful(world.store, events.WorkStarted, before=append)
@@ -113,6 +117,19 @@ async def test_a_call_whose_task_could_not_be_stored_is_stopped(world: World):
         with pytest.raises(errors.StoreUnavailable):
             await Adoptions(worker.bench.commands, worker).adopt(begun(worker), NewsReader(call))
         await until(call.is_stopped, PATIENCE_S)
+
+
+async def test_a_task_that_is_stored_only_after_it_was_given_up_keeps_its_call(world: World):
+    """A lock has held up its append for longer than anybody waits."""
+    append, call = Held(errors.StoreUnavailable()), Played()
+    append.may_go_on.set()
+    log = Eventful(world.store, events.WorkStarted, before=append)
+    async with world.working(Stage(), log) as worker:
+        history = begun(worker)
+        with pytest.raises(errors.StoreUnavailable):
+            await Adoptions(worker.bench.commands, worker).adopt(history, NewsReader(call))
+        await world.store.append(None, history)
+        await goes_on(world, history[0].task_id, call)
 
 
 async def test_a_call_whose_task_is_in_hand_otherwise_is_stopped(world: World):

@@ -11,7 +11,6 @@ import pytest
 
 from outlast.domain import decisions, errors, events, jobs
 from outlast.domain.ports import Progress, Returned
-from outlast.domain.queueing import LEASE_S
 from outlast.domain.task import Task, TaskStatus
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.domain.given import RESULT, YES, Wish
@@ -163,7 +162,7 @@ async def test_a_cancel_that_comes_while_a_look_reads_the_task_is_told_to_the_jo
         await until(world.is_stopped, PATIENCE_S)
 
 
-async def test_what_was_claimed_while_its_last_job_closed_is_worked_on_at_once(world: World):
+async def test_what_was_claimed_while_its_last_job_closed_is_worked_on_by_that_claim(world: World):
     slow, quick = Closing(), Played()
     quick.ends(Returned(RESULT))
     task_id = await world.opened(rerun_is_safe=True)
@@ -172,7 +171,27 @@ async def test_what_was_claimed_while_its_last_job_closed_is_worked_on_at_once(w
         await until(stage.has_given, PATIENCE_S)
         await world.change(task_id, withdraws)
         await until(world.is_claimed, PATIENCE_S)
-        claimed_at = asyncio.get_running_loop().time()
         slow.may_close.set()
         await world.until_is(task_id, TaskStatus.COMPLETED)
-        assert asyncio.get_running_loop().time() < claimed_at + LEASE_S
+    assert world.store.claimed == 2
+
+
+async def test_what_was_claimed_while_in_hand_is_left_once_it_was_given_back(world: World):
+    """The lease of that claim went when the attempt was withdrawn: another may have the task."""
+    call, task_id = Closing(), await world.opened()
+    stage = Stage(call)
+    async with world.working(stage) as worker:
+        await until(stage.has_given, PATIENCE_S)
+        world.store.last = [task_id]
+        world.bus.queue_moved()
+        await until(world.has_claimed_its_last, PATIENCE_S)
+        await world.change(task_id, withdraws)
+        call.may_close.set()
+
+        async def is_let_go() -> bool:
+            return worker.running_count == 0
+
+        await until(is_let_go, PATIENCE_S)
+        world.store.asked = 0
+        await until(world.has_asked_again, PATIENCE_S)
+        assert (await world.commands.load(task_id)).attempt == 1

@@ -11,7 +11,7 @@ import yaml
 
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos.client import REQUEST_S_MAX, Client
-from outlast.tests.chaos.nodes import Cluster, Node, cluster
+from outlast.tests.chaos.nodes import Node, cluster
 from outlast.tests.support.mcp import RawClient, http_client
 from outlast.tests.support.serving import serving
 from outlast.tests.telemetry.conftest import config_text
@@ -25,9 +25,9 @@ BOUND_S = 60.0
 EARLIER = "UPDATE outlast.run_queue SET due = due - interval '5 minutes' WHERE worker IS NULL"
 
 
-async def figures(http: httpx2.AsyncClient, server: Cluster) -> dict[str, float]:
+async def figures(http: httpx2.AsyncClient, url: str) -> dict[str, float]:
     """Those without labels."""
-    page = (await http.get(f"{server.url}/metrics")).text
+    page = (await http.get(f"{url}/metrics")).text
     found = re.findall(r"^(outlast_\w+) (\S+)$", page, re.MULTILINE)
     return {name: float(value) for name, value in found}
 
@@ -59,7 +59,7 @@ async def test_a_worker_whose_slots_are_taken_fires_the_alert(tmp_path: Path, da
         server, worker = made.serve(work=False), made.worker(slots="1")
         await begun(server, "outlast: serving")
         await begun(worker, "waiting for tasks")
-        idle = await figures(http, made)
+        idle = await figures(http, made.url)
         assert idle["outlast_tasks_held"] == 0
         assert "outlast_slots" not in idle  # nothing here takes tasks
         client = Client(http, made.url)
@@ -68,19 +68,19 @@ async def test_a_worker_whose_slots_are_taken_fires_the_alert(tmp_path: Path, da
             await client.call("new_hold", arguments, f"{number}")
 
         async def is_full() -> bool:
-            found = await figures(http, made)
+            found = await figures(http, made.url)
             return (found["outlast_tasks_held"], found["outlast_queue_depth"]) == (1, 2)
 
         await until(is_full, BOUND_S)
-        assert not fires(tmp_path, await figures(http, made))  # they have only just come
+        assert not fires(tmp_path, await figures(http, made.url))  # they have only just come
         with psycopg.connect(database_url) as store:
             store.execute(EARLIER)
 
         async def is_old() -> bool:
-            return (await figures(http, made))["outlast_queue_oldest_seconds"] > 300
+            return (await figures(http, made.url))["outlast_queue_oldest_seconds"] > 300
 
         await until(is_old, BOUND_S)
-        assert fires(tmp_path, await figures(http, made))
+        assert fires(tmp_path, await figures(http, made.url))
 
 
 async def begun(node: Node, says: str) -> None:

@@ -49,6 +49,29 @@ securityContext:
       - ALL
 {{- end -}}
 
+{{- define "outlast.probes" -}}
+startupProbe:
+  httpGet:
+    path: /healthz
+    port: http
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet:
+    path: /healthz
+    port: http
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+readinessProbe:
+  httpGet:
+    path: /readyz
+    port: http
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 2
+{{- end -}}
+
 {{/* Every setting that a file of the Secret holds. */}}
 {{- define "outlast.secrets" -}}
 {{- range .Values.secret.keys }}
