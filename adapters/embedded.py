@@ -212,11 +212,14 @@ class _Sigterm:
 
     def __init__(self) -> None:
         self.is_raised = self._is_heard = False
+        self._is_ours = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        )
 
     def listen(self) -> None:
         """Hear it from now on, unless somebody else does."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if self._is_ours:
             signal.signal(signal.SIGTERM, self._hear)
 
     def look(self) -> None:
@@ -226,7 +229,7 @@ class _Sigterm:
 
     def close(self) -> None:
         """Leave it to the default again."""
-        if signal.getsignal(signal.SIGTERM) == self._hear:
+        if self._is_ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _hear(self, *_: object) -> None:
@@ -239,8 +242,8 @@ class _Sigterm:
 def owned(folder: Path) -> Generator[EmbeddedServer]:
     """A server that is started and stopped with the block, also where SIGTERM ends the process.
 
-    Who handles SIGTERM itself, from before or within the block, goes on to. Raises what
-    `EmbeddedServer.start` raises.
+    Who has handled SIGTERM itself before goes on to; who begins to within the block does so until
+    its end. Raises what `EmbeddedServer.start` raises.
     """
     sigterm = _Sigterm()
     sigterm.listen()
@@ -252,7 +255,7 @@ def owned(folder: Path) -> Generator[EmbeddedServer]:
                 yield server
             finally:
                 sigterm.is_raised = False
-                sigterm.listen()  # a loop that has heard it in the block put the default back
+                sigterm.listen()  # a loop that has heard it in the block hears it no more
         sigterm.look()
     finally:
         sigterm.close()
