@@ -144,7 +144,9 @@ def assemble(parts: Parts) -> FastAPI:
 
 def assemble_worker(lookout: Lookout) -> Starlette:
     """The application of a process that works and serves nobody."""
-    return Starlette(routes=list(lookout.routes()), lifespan=_lifespan(lookout))
+    app = Starlette(routes=list(lookout.routes()), lifespan=_lifespan(lookout))
+    app.router.redirect_slashes = False  # see `assemble`
+    return app
 
 
 def _lifespan(lookout: Lookout) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:

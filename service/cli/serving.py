@@ -57,7 +57,7 @@ async def work_on(
 ) -> None:
     """Work until told to stop, tell meanwhile how that goes, and drain.
 
-    `plan.address` is only for who looks after it. Raises ConfigurationError, StoreUnavailable.
+    Jobs elsewhere are not offered its address. Raises ConfigurationError, StoreUnavailable.
     """
     chosen, config = plan.settings, plan.config
     lookout = wiring.lookout(chosen, config, await wiring.build(chosen, config, plan.url))

@@ -7,7 +7,7 @@ whether it arrived. A question that nobody answered yet is asked anew after a cr
 
 import asyncio
 import inspect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,14 +89,15 @@ class Desk:
         self._answers: dict[str, Response] | None = None
         self._sent: set[str] = set()
         self._open: frozenset[str] = frozenset()  # what is asked, as long as somebody follows
-        self._in_hand: set[str] = set()  # what `give` sends at this moment
+        self._writing: dict[str, asyncio.Task[None]] = {}
+        self._in_hand: Counter[str] = Counter()  # how many `give` are at it at this moment
         self._at_work: dict[str, asyncio.Task[None]] = {}
         self._turns: defaultdict[Any, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
     def answered(self) -> frozenset[str]:
         """The keys that have an answer, sent or not."""
-        return frozenset(self._answers or ())
+        return frozenset(self._answers or ()) | self._writing.keys()
 
     async def see(self, task: Mapping[str, Any], *, asks: bool) -> None:
         """Look at a state: ask what is new, drop what is withdrawn, send what was not sent."""
@@ -106,7 +107,7 @@ class Desk:
         for key in [key for key in self._at_work if key not in asked]:
             self._at_work.pop(key).cancel()
         for key, request in asked.items():
-            if key in self._sent or key in self._in_hand or key in self._at_work:
+            if key in self._sent or self._in_hand[key] or key in {**self._writing, **self._at_work}:
                 continue
             if key in answers:
                 self._begin_sending(key, answers[key])
@@ -119,28 +120,37 @@ class Desk:
         Raises RequestRefused, and ConnectionLost after so many seconds. Unless the server does not
         take them, they go out later then, and are tried on at once while somebody follows.
         """
-        answers = await self._known()
-        self._in_hand.update(responses)
+        answers, keys = await self._known(), list(responses)
+        self._in_hand.update(keys)
         try:
             await self._write_down(answers, responses)
-            unsent = {key: answers[key] for key in responses if key not in self._sent}
+            unsent = {key: answers[key] for key in keys if key in answers and key not in self._sent}
             await self._deliver(unsent, seconds)
         finally:
-            self._in_hand.difference_update(responses)
+            self._in_hand -= Counter(keys)
 
     async def _write_down(
         self, answers: dict[str, Response], responses: Mapping[str, Response]
     ) -> None:
-        fresh = {key: dict(response) for key, response in responses.items() if key not in answers}
-        if not fresh:
-            return
-        answers.update(fresh)  # at once: whoever comes second is not the first
+        """Return once they are, by whomever."""
+        known = answers.keys() | self._writing.keys()
+        fresh = {key: dict(response) for key, response in responses.items() if key not in known}
+        if fresh:
+            # Its own task: what is being written is known whatever becomes of who gave it.
+            writing = asyncio.create_task(self._written(answers, fresh))
+            writing.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._writing.update(dict.fromkeys(fresh, writing))
+        for writing in {self._writing[key] for key in responses if key in self._writing}:
+            await asyncio.shield(writing)
+
+    async def _written(self, answers: dict[str, Response], fresh: Mapping[str, Response]) -> None:
         try:
             await self._page.answer(fresh)
-        except BaseException:
+            answers.update(fresh)
+        finally:
             for key in fresh:
-                answers.pop(key, None)
-            raise
+                del self._writing[key]
+        self._go_on({key: fresh[key] for key in fresh if not self._in_hand[key]})
 
     async def _deliver(self, unsent: Mapping[str, Response], seconds: float | None) -> None:
         try:
@@ -165,6 +175,7 @@ class Desk:
         """Ask nothing any more. What is written down and not sent goes out the next time."""
         self._open = frozenset()
         await self._drop(list(self._at_work))
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
     async def _drop(self, keys: Sequence[str]) -> None:
         tasks = [self._at_work.pop(key) for key in keys]

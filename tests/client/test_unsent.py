@@ -21,6 +21,7 @@ pytestmark = pytest.mark.anyio
 SOON_S = 5.0  # for what comes at once, or not at all
 LOST = errors.ConnectionLost("cut")
 DECLINED = {"a": {"action": "decline"}}
+B = {"b": {"action": "decline"}}
 ASKED = {"inputRequests": {"a": {"method": "elicitation/create", "params": {"message": "a"}}}}
 
 
@@ -314,18 +315,38 @@ class Slow(MemoryJournal):
 @pytest.mark.promise("client-loses-no-task")
 @pytest.mark.parametrize("error", [None, errors.StoreUnavailable()])
 async def test_nothing_is_sent_before_it_is_written_down(error: Exception | None):
+    """Whoever gives it once more meanwhile, with another one, and whatever is told meanwhile."""
     play, journal, again = Play(), Slow(error), asyncio.Event()
     source = Told([asking(), again, asking(2), asyncio.Event()])
     async with playing(play, Handlers(by_hand=True), journal, source) as client:
         handle = client.task("t")
         async with reading(handle) as told:
-            answering = asyncio.create_task(handle.answer(DECLINED))
+            giving = [asyncio.create_task(handle.answer(DECLINED))]
             await asyncio.wait_for(journal.is_writing.wait(), PATIENCE_S)
+            giving += [asyncio.create_task(handle.answer({**DECLINED, **more})) for more in ({}, B)]
             again.set()
             await until_told(told, 2)
             await turns()
             assert play.params_of("tasks/update") == []
             journal.may_end.set()
-            await asyncio.gather(answering, return_exceptions=True)
+            raised = await asyncio.gather(*giving, return_exceptions=True)
             await turns()
-    assert len(play.params_of("tasks/update")) == (1 if error is None else 0)
+    assert raised == [error] * 3
+    sent = [key for one in play.params_of("tasks/update") for key in one["inputResponses"]]
+    assert set(sent) == (set() if error else {"a", "b"})
+
+
+async def test_who_gives_up_while_it_is_written_down_has_answered():
+    play, journal = Play(), Slow()
+    async with playing(play, Handlers(by_hand=True), journal, parked()) as client:
+        handle = client.task("t")
+        async with reading(handle):
+            giving = asyncio.create_task(handle.answer(DECLINED))
+            await asyncio.wait_for(journal.is_writing.wait(), PATIENCE_S)
+            giving.cancel()
+            await asyncio.gather(giving, return_exceptions=True)
+            assert handle.answered == {"a"}
+            journal.may_end.set()
+            await until_sent(play, 1)
+    [entry] = await journal.entries()
+    assert entry.answers == DECLINED

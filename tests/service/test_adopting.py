@@ -1,6 +1,7 @@
 """A call that runs is the work of a stored task, or is stopped, whatever becomes of its request."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -124,10 +125,19 @@ async def test_a_task_that_is_stored_only_after_it_was_given_up_keeps_its_call(w
     append, call = Held(errors.StoreUnavailable()), Played()
     append.may_go_on.set()
     log = Eventful(world.store, events.WorkStarted, before=append)
+    has_looked, tail = asyncio.Event(), log.tail
+
+    async def looks(task_id: str, version: int | None = None) -> Any:
+        found = await tail(task_id, version)
+        has_looked.set()
+        return found
+
+    log.tail = looks
     async with world.working(Stage(), log) as worker:
         history = begun(worker)
         with pytest.raises(errors.StoreUnavailable):
             await Adoptions(worker.bench.commands, worker).adopt(history, NewsReader(call))
+        await asyncio.wait_for(has_looked.wait(), PATIENCE_S)
         await world.store.append(None, history)
         await goes_on(world, history[0].task_id, call)
 

@@ -70,6 +70,12 @@ async def test_it_serves_nobody_else(made: Cluster, http: httpx2.AsyncClient):
     assert (await http.get(f"{url}/metrics")).status_code == FORBIDDEN
     assert (await http.get(f"{url}/metrics", headers=operator)).status_code == OK
     assert (await http.get(f"{url}/healthz")).status_code == OK
-    for path in ("/admin/webhooks", "/audit/checkpoint", "/console", "/callbacks/v1.AAAA"):
+    for path in (
+        "/metrics/",
+        "/admin/webhooks",
+        "/audit/checkpoint",
+        "/console",
+        "/callbacks/v1.AAAA",
+    ):
         assert (await http.get(url + path, headers=operator)).status_code == NOT_FOUND
     assert (await http.post(f"{url}/mcp", headers=operator, json={})).status_code == NOT_FOUND
