@@ -10,7 +10,7 @@ Whoever stops it at any moment leaves some ranges done and the others as they we
 """
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +51,7 @@ TRIES_MAX = 5  # of one range that another transaction stands in the way of
 IDLE_S_MAX = 10  # a rebuild that is stopped in its tracks lets go of what it has locked
 
 _LOCK = "SELECT pg_try_advisory_lock(%s, %s)"
+_UNLOCK = "SELECT pg_advisory_unlock(%s, %s)"
 # Of these tasks, those that have events and, in the same snapshot, no view row: truly without one.
 _WITHOUT_VIEW = (
     "SELECT w.id FROM unnest(%s::text[]) AS w(id)"
@@ -164,6 +165,7 @@ class Rebuild:
                 ((is_ours,),) = await rows(lanes[0], _LOCK, LOCK)
                 if not is_ours:
                     raise errors.ConfigurationError("another rebuild of this store is running")
+                stack.push_async_callback(_unlock, lanes[0])
                 await rows(lanes[0], _DROP_SNAPSHOTS)
                 nameless: list[str] = []
                 async with aclosing(walk(lanes, self._patiently)) as ranges:
@@ -319,3 +321,9 @@ async def _each(connection: Connection, statement: str, many: Sequence[Sequence[
     with postgres.answered_within(RANGE_S_MAX, connection):
         async with connection.cursor() as cursor:
             await cursor.executemany(statement.encode(), many)
+
+
+async def _unlock(connection: Connection) -> None:
+    """For the next one: of a connection that is closed the server lets go a moment later."""
+    with suppress(psycopg.Error, errors.StoreUnavailable):
+        await rows(connection, _UNLOCK, LOCK)

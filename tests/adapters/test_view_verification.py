@@ -357,6 +357,21 @@ async def test_a_key_that_was_used_again_meanwhile_stays_with_its_new_task(store
     assert rows == [("ended",)]
 
 
+async def test_a_rebuild_that_is_over_stands_in_nobodys_way(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
+    left: list[psycopg.AsyncConnection[Any]] = []  # the server sees their end a moment later
+
+    async def is_left(connection: psycopg.AsyncConnection[Any]) -> None:
+        left.append(connection)
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "close", is_left)
+    await store.rebuild()
+    monkeypatch.undo()
+    await store.rebuild()
+    assert [await connection.close() for connection in left] != []
+
+
 async def test_two_rebuilds_do_not_run_at_once(store: Store):
     with psycopg.connect(store.url, autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(%s, %s)", LOCK)
