@@ -21,7 +21,8 @@ from pathlib import Path
 
 from ..domain.errors import ConfigurationError
 from . import embedded_cluster as cluster
-from .embedded import START_S_MAX, find_running, is_owned, owned
+from .embedded import START_S_MAX, find_running, is_owned
+from .embedded_owner import owned
 
 LOOK_S = 1.0  # how often a user looks whether somebody still owns the server
 UNUSED_LOOK_S = 0.5  # how often the keeper looks whether it has users

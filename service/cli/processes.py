@@ -123,13 +123,14 @@ async def _work(chosen: Settings, config: Config, url: str) -> None:
     stop = stop_on_signals()
     await wiring.upgrade(url)
     await wiring.see_to_room(url, 1)
+    # Without an address: jobs elsewhere report to who serves callbacks, and that is no worker.
+    built = await wiring.build(chosen, config, url)
     if chosen.worker_port is not None:
         with listener_on(chosen.host, chosen.worker_port, BACKLOG) as listener:
-            address = address_of(listener)
-            announce = partial(_announce_worker, f"; figures at {address}/metrics")
-            await work_on(Plan(chosen, config, url, True, address), listener, stop, announce)
+            announce = partial(_announce_worker, f"; figures at {address_of(listener)}/metrics")
+            lookout = wiring.lookout(chosen, config, built)
+            await work_on(chosen, lookout, listener, stop, announce)
         return
-    built = await wiring.build(chosen, config, url)
     async with built.running(chosen.drain_s):
         spare_the_collector()
         _announce_worker()

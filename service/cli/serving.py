@@ -53,14 +53,16 @@ async def serve_on(
 
 
 async def work_on(
-    plan: Plan, listener: socket.socket, stop: asyncio.Event, announce: Callable[[], None]
+    chosen: Settings,
+    lookout: Lookout,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    announce: Callable[[], None],
 ) -> None:
     """Work until told to stop, tell meanwhile how that goes, and drain.
 
-    Jobs elsewhere are not offered its address. Raises ConfigurationError, StoreUnavailable.
+    Raises ConfigurationError.
     """
-    chosen, config = plan.settings, plan.config
-    lookout = wiring.lookout(chosen, config, await wiring.build(chosen, config, plan.url))
     await _serve(http_server(chosen, assemble_worker(lookout)), lookout, listener, stop, announce)
 
 

@@ -106,8 +106,9 @@ class Desk:
         answers = await self._known()
         for key in [key for key in self._at_work if key not in asked]:
             self._at_work.pop(key).cancel()
+        seen_to = {*self._sent, *self._writing, *self._in_hand, *self._at_work}
         for key, request in asked.items():
-            if key in self._sent or self._in_hand[key] or key in {**self._writing, **self._at_work}:
+            if key in seen_to:
                 continue
             if key in answers:
                 self._begin_sending(key, answers[key])
@@ -150,7 +151,7 @@ class Desk:
         finally:
             for key in fresh:
                 del self._writing[key]
-        self._go_on({key: fresh[key] for key in fresh if not self._in_hand[key]})
+        self._go_on({key: fresh[key] for key in fresh if key not in self._in_hand})
 
     async def _deliver(self, unsent: Mapping[str, Response], seconds: float | None) -> None:
         try:

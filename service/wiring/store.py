@@ -11,7 +11,8 @@ from ...adapters import (
     postgres,
     sealing,
 )
-from ...adapters.embedded import find_running, outliving, owned
+from ...adapters.embedded import find_running, outliving
+from ...adapters.embedded_owner import owned
 from ...adapters.embedded_shared import using
 from ..settings import Settings
 

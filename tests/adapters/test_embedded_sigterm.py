@@ -13,7 +13,8 @@ import anyio
 import anyio.abc
 import pytest
 
-from outlast.adapters.embedded import EmbeddedServer, find_running, owned
+from outlast.adapters.embedded import EmbeddedServer, find_running
+from outlast.adapters.embedded_owner import owned
 from outlast.tests.acceptance.stdio_store import servers
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.serving import OUTLAST
@@ -32,7 +33,7 @@ UPGRADE = ["db", "upgrade"]
 LOOKING_UP = """
 import asyncio, sys
 from pathlib import Path
-from outlast.adapters.embedded import owned
+from outlast.adapters.embedded_owner import owned
 
 async def main():
     print("ready", flush=True)
@@ -46,7 +47,8 @@ with owned(Path(sys.argv[1])):
 SERVING = """
 import asyncio, signal, sys
 from pathlib import Path
-from outlast.adapters.embedded import EmbeddedServer, owned
+from outlast.adapters.embedded import EmbeddedServer
+from outlast.adapters.embedded_owner import owned
 from outlast.service.hosting import run, stop_on_signals
 
 stop = EmbeddedServer.stop

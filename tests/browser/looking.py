@@ -22,7 +22,15 @@ THEMES = ("light", "dark")
 GRAVE = frozenset({"serious", "critical"})
 # Chromium tells of every answer that is no success as an error of the console.
 ANSWERED = "Failed to load resource: the server responded with a status of 4"
-LOST = ("net::ERR_", "WebSocket connection to")
+# How a connection ends whose server was killed: before, while or after it began to answer.
+LOST = (
+    "net::ERR_CONNECTION_REFUSED",
+    "net::ERR_CONNECTION_RESET",
+    "net::ERR_EMPTY_RESPONSE",
+    "net::ERR_INCOMPLETE_CHUNKED_ENCODING",
+    "net::ERR_CONTENT_LENGTH_MISMATCH",
+    "WebSocket connection to",
+)
 
 
 @dataclass

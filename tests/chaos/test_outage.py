@@ -22,7 +22,7 @@ LONG_S = 20.0  # the calls that are under way through both outages
 QUIET_S = 3.0  # between the outages
 # How it ends and how long it is away; at the end of the second, the leases have run out.
 OUTAGES = ((signal.SIGKILL, 2.5), (signal.SIGQUIT, 6.0))
-RECOVERY_S_MAX = 40.0
+RECOVERY_S_MAX = 20.0
 SETTLE_S_MAX = 60.0
 
 

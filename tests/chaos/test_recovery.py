@@ -13,7 +13,7 @@ from outlast.tests.chaos.nodes import Cluster, Node, now
 
 pytestmark = pytest.mark.anyio
 
-RECOVERY_S_MAX = 30.0
+RECOVERY_S_MAX = 15.0
 LONG_S = 600.0  # longer than any test
 
 

@@ -6,16 +6,20 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import anyio
+
 from outlast.adapters.journal import MemoryJournal
 from outlast.delivery.frames import TaskState
 from outlast.delivery.polling import PollingSource
-from outlast.domain import clienting
+from outlast.domain import clienting, errors
 from outlast.domain.clienting import Journal, StatusSource
 from outlast.service.client import Handlers, TaskClient, TaskHandle
 from outlast.service.client.reach import Reach
 
 Json = dict[str, Any]
 CREATED = "2026-01-01T00:00:00Z"
+LOST = errors.ConnectionLost("cut")
+SOON_S = 5.0  # for what comes at once, or not at all
 OUTLAST = {"_meta": {"io.modelcontextprotocol/serverInfo": {"name": "outlast"}}}
 
 
@@ -84,6 +88,32 @@ class Told:
 
 def state(status: str, version: int | None = None, **more: Any) -> TaskState:
     return TaskState(completed(**more) if status == "completed" else task(status, **more), version)
+
+
+def asking(*keys: str, **more: Any) -> dict[str, Any]:
+    requests = {
+        key: {"method": "elicitation/create", "params": {"message": key, **more}} for key in keys
+    }
+    return task("input_required", inputRequests=requests)
+
+
+def asks(*keys: str, version: int = 1) -> TaskState:
+    """The state of a task that asks these."""
+    return TaskState(asking(*keys), version)
+
+
+class Stalls:
+    """A handler that shows a question to somebody who never answers."""
+
+    def __init__(self) -> None:
+        self.shown, self.left = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, request: Mapping[str, Any]) -> Any:
+        self.shown.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.left.set()
 
 
 async def all_of(handle: TaskHandle) -> list[clienting.TaskState]:

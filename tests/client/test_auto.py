@@ -11,12 +11,11 @@ from outlast.delivery.auto import AutoSource
 from outlast.delivery.remote import Remote
 from outlast.delivery.source import Backoff
 from outlast.domain import errors
-from outlast.tests.client.playing import Play, Told, completed, state, task
+from outlast.tests.client.playing import LOST, Play, Told, completed, state, task
 
 pytestmark = pytest.mark.anyio
 
 PATIENCE_S = 20.0
-LOST = errors.ConnectionLost("cut")
 NEVER = asyncio.Event
 
 

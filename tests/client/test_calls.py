@@ -20,7 +20,7 @@ from outlast.domain.clienting import (
 )
 from outlast.service import exchange
 from outlast.service.client import Handlers, TaskHandle, calls, reach
-from outlast.tests.client.playing import OUTLAST, Play, completed, playing, task
+from outlast.tests.client.playing import LOST, OUTLAST, Play, completed, playing, task
 from outlast.tests.client.world import PATIENCE_S, Person
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,6 @@ pytestmark = pytest.mark.anyio
 PLAIN = {"resultType": "complete", "content": [], "isError": False}
 CREATED = {"resultType": "task", **task()}
 ASKED = {"name": {"method": "elicitation/create", "params": {"message": "Name?"}}}
-LOST = errors.ConnectionLost("cut")
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,10 @@ from outlast.delivery.frames import TaskState
 from outlast.domain import errors
 from outlast.service.client import Handlers, SyncTaskClient, TaskHandle, sync
 from outlast.tests.acceptance.waiting import until
-from outlast.tests.client.playing import Play, Told, all_of, playing, state
+from outlast.tests.client.playing import SOON_S, Play, Told, all_of, asks, playing, state
 from outlast.tests.client.world import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
-
-SOON_S = 5.0  # for what comes at once, or not at all
-ASKED = {"inputRequests": {"a": {"method": "elicitation/create", "params": {"message": "a"}}}}
 
 
 class Lingering(Told):
@@ -59,7 +56,7 @@ async def test_who_comes_while_the_last_one_leaves_is_told_the_question():
         return {"action": "decline"}
 
     play = Play()
-    source = Lingering([state("input_required", 1, **ASKED), asyncio.Event()], [asyncio.Event()])
+    source = Lingering([asks("a"), asyncio.Event()], [asyncio.Event()])
     async with playing(play, Handlers(any=answers), source=source) as client:
         handle = client.task("t")
         leaving = asyncio.create_task(glances(handle))

@@ -13,25 +13,27 @@ from outlast.domain import clienting, errors
 from outlast.domain.clienting import TaskExpired
 from outlast.service.client import Handlers, reach
 from outlast.service.client.sync import synchronous
-from outlast.tests.client.playing import Play, Told, completed, playing, state, task
+from outlast.tests.client.playing import (
+    LOST,
+    Play,
+    Stalls,
+    Told,
+    asking,
+    asks,
+    completed,
+    playing,
+    state,
+    task,
+)
 from outlast.tests.client.world import PATIENCE_S, Person
 
 pytestmark = pytest.mark.anyio
-
-LOST = errors.ConnectionLost("cut")
 
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reach, "PAUSE_S_FIRST", 0.0)
     monkeypatch.setattr(polling, "INTERVAL_MS_MIN", 0)
-
-
-def asking(*keys: str, **more: Any) -> dict[str, Any]:
-    requests = {
-        key: {"method": "elicitation/create", "params": {"message": key, **more}} for key in keys
-    }
-    return task("input_required", inputRequests=requests)
 
 
 class Parked(Play):
@@ -90,7 +92,7 @@ async def test_what_an_earlier_process_answered_is_sent_and_not_asked():
 
 async def test_two_who_wait_share_one_watch_and_one_question():
     person = Person()
-    source = Told([state("input_required", 1, **_asked("a")), asyncio.Event()])
+    source = Told([asks("a"), asyncio.Event()])
     play = Play()
     async with playing(play, Handlers(any=person), source=source) as client:
         first, second = client.task("t"), client.task("t")
@@ -108,20 +110,12 @@ async def test_two_who_wait_share_one_watch_and_one_question():
 
 
 async def test_a_question_that_is_withdrawn_leaves_the_screen():
-    left, shown = asyncio.Event(), asyncio.Event()
-
-    async def stalls(request: Any) -> Any:
-        shown.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            left.set()
-
-    source = Told([state("input_required", 1, **_asked("a")), shown, state("completed", 2)])
+    stalls = Stalls()
+    source = Told([asks("a"), stalls.shown, state("completed", 2)])
     async with playing(Play(), Handlers(any=stalls), source=source) as client:
         await client.task("t").result(PATIENCE_S)
         with anyio.fail_after(PATIENCE_S):
-            await left.wait()
+            await stalls.left.wait()
 
 
 async def test_what_a_handler_raises_the_result_raises_and_the_question_stays_open():
@@ -157,7 +151,7 @@ async def test_an_answer_that_is_refused_is_taken_back_and_may_be_given_anew():
 
 async def test_updates_ask_nobody():
     person = Person()
-    source = Told([state("input_required", 1, **_asked("a")), state("completed", 2)])
+    source = Told([asks("a"), state("completed", 2)])
     async with playing(Play(), Handlers(any=person), source=source) as client:
         told = [update.version async for update in client.task("t").updates()]
     assert (told, person.asked) == ([1, 2], [])
@@ -196,10 +190,6 @@ def test_code_without_a_loop_has_the_same_client_and_may_block():
         assert [entry.ended for entry in client.journal_entries()] == ["completed"]
         assert client.resume() == []
     assert (asked, handle.task_id, handle.tool) == (["a"], "t", "work")
-
-
-def _asked(*keys: str) -> dict[str, Any]:
-    return {"inputRequests": asking(*keys)["inputRequests"]}
 
 
 @pytest.mark.parametrize("code", [-32602, -32011])

@@ -13,16 +13,23 @@ from outlast.adapters.journal import MemoryJournal
 from outlast.domain import errors
 from outlast.service.client import Handlers, TaskHandle, handle as handles, reach
 from outlast.tests.acceptance.waiting import until
-from outlast.tests.client.playing import Play, Told, all_of, playing, state
+from outlast.tests.client.playing import (
+    LOST,
+    SOON_S,
+    Play,
+    Stalls,
+    Told,
+    all_of,
+    asks,
+    playing,
+    state,
+)
 from outlast.tests.client.world import PATIENCE_S, Person, World, called, client_of
 
 pytestmark = pytest.mark.anyio
 
-SOON_S = 5.0  # for what comes at once, or not at all
-LOST = errors.ConnectionLost("cut")
 DECLINED = {"a": {"action": "decline"}}
 B = {"b": {"action": "decline"}}
-ASKED = {"inputRequests": {"a": {"method": "elicitation/create", "params": {"message": "a"}}}}
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +45,9 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 hasty = pytest.mark.usefixtures("_hasty")
 
 
-def asking(version: int = 1) -> Any:
-    return state("input_required", version, **ASKED)
-
-
 def parked() -> Told:
     """A question, and from there on nothing new."""
-    return Told([asking(), asyncio.Event()], [asyncio.Event()])
+    return Told([asks("a"), asyncio.Event()], [asyncio.Event()])
 
 
 class Held(Play):
@@ -142,7 +145,7 @@ async def test_a_real_server_gets_it_when_the_task_is_read_again(lone: World, tm
 async def test_while_somebody_reads_it_is_tried_on_and_sent_once():
     ends = asyncio.Event()
     play = Play(tasks_update=[LOST, LOST, LOST, {}])
-    source = Told([asking(), ends, asking(2), state("completed", 3)])
+    source = Told([asks("a"), ends, asks("a", version=2), state("completed", 3)])
     async with (
         playing(play, Handlers(by_hand=True), source=source) as client,
         reading(client.task("t")) as told,
@@ -197,7 +200,7 @@ async def test_what_fails_once_nobody_follows_is_kept_for_later():
 @pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by a handler"])
 async def test_what_is_asked_no_more_is_sent_no_more(by_hand: bool):
     play, withdrawn = Held(tasks_update=[LOST]), asyncio.Event()
-    source = Told([asking(), withdrawn, state("working", 2), asyncio.Event()])
+    source = Told([asks("a"), withdrawn, state("working", 2), asyncio.Event()])
     handlers = Handlers(by_hand=True) if by_hand else Handlers(any=Person())
     async with playing(play, handlers, source=source) as client:
         handle = client.task("t")
@@ -215,7 +218,7 @@ async def test_what_is_asked_no_more_is_sent_no_more(by_hand: bool):
 
 async def test_what_is_on_its_way_is_not_sent_again_when_the_question_is_told_again():
     play, again = Held(), asyncio.Event()
-    source = Told([asking(), again, asking(2), asyncio.Event()])
+    source = Told([asks("a"), again, asks("a", version=2), asyncio.Event()])
     async with (
         playing(play, Handlers(by_hand=True), source=source) as client,
         reading(client.task("t")) as told,
@@ -264,24 +267,16 @@ async def test_who_waited_for_the_result_leaves_and_what_was_answered_is_still_s
 
 
 async def test_who_waited_for_the_result_leaves_and_nobody_is_asked_for_it_any_more():
-    shown, left = asyncio.Event(), asyncio.Event()
-
-    async def stalls(request: Any) -> Any:
-        shown.set()
-        try:
-            await anyio.sleep_forever()
-        finally:
-            left.set()
-
+    stalls = Stalls()
     async with playing(Play(), Handlers(any=stalls), source=parked()) as client:
         handle = client.task("t")
         async with reading(handle):
             asking_one = asyncio.create_task(handle.result())
             with anyio.fail_after(PATIENCE_S):
-                await shown.wait()
+                await stalls.shown.wait()
                 asking_one.cancel()
                 await asyncio.gather(asking_one, return_exceptions=True)
-            assert left.is_set()
+            assert stalls.left.is_set()
 
 
 @hasty
@@ -317,7 +312,7 @@ class Slow(MemoryJournal):
 async def test_nothing_is_sent_before_it_is_written_down(error: Exception | None):
     """Whoever gives it once more meanwhile, with another one, and whatever is told meanwhile."""
     play, journal, again = Play(), Slow(error), asyncio.Event()
-    source = Told([asking(), again, asking(2), asyncio.Event()])
+    source = Told([asks("a"), again, asks("a", version=2), asyncio.Event()])
     async with playing(play, Handlers(by_hand=True), journal, source) as client:
         handle = client.task("t")
         async with reading(handle) as told:

@@ -168,11 +168,11 @@ async def test_two_processes_may_share_the_file(inbox: SqliteInbox, time: Time):
         fresh.append(await into.store("sub_1", webhook_id, "c1", b"{}"))
 
     async with anyio.create_task_group() as group:
-        for number in range(10):
+        for number in range(30):
             for each in (inbox, other):
                 group.start_soon(store, each, f"evt_{number}")
-    assert (fresh.count(True), fresh.count(False)) == (10, 10)
-    assert len(await ids(other)) == 10
+    assert (fresh.count(True), fresh.count(False)) == (30, 30)
+    assert len(await ids(other)) == 30
     await other.close()
 
 
