@@ -17,7 +17,7 @@ from ...domain.task import Task
 from .. import jsonrpc
 from ..exchange import Exchange
 from . import shapes
-from .asking import Context, ask, tell
+from .asking import Context, NotAnswered, ask, tell
 
 Method = Callable[[Exchange], Awaitable[bytes | dict[str, Any]]]
 Moments = Callable[[str, Collection[int]], Awaitable[Mapping[int, tuple[TaskEvent, Task]]]]
@@ -61,7 +61,10 @@ class Waiting:
     async def _ended(
         self, context: Context, exchange: Exchange, task_id: str, *, marked: bool
     ) -> State:
-        """The task once it has ended. A question that the client fails to answer ends the wait."""
+        """The task once it has ended. A question that the client fails to answer ends the wait.
+
+        The wait first, then the task: what the client hears is why, not what came of it.
+        """
         asked: dict[str, asyncio.Task[None]] = {}
         told = -1.0
         try:
@@ -81,17 +84,16 @@ class Waiting:
                     if state["status"] in TERMINAL:
                         return state
         except ExceptionGroup as failed:
-            raise failed.exceptions[0] from None
+            first = failed.exceptions[0]
+            if isinstance(first, NotAnswered):
+                await self.cancel(exchange, task_id)
+            raise first from None
         raise MCPError(INTERNAL_ERROR, "This server is going away; the task goes on without it")
 
     async def _ask(
         self, context: Context, exchange: Exchange, task_id: str, key: str, request: Any
     ) -> None:
-        try:
-            answer = await ask(context, request)
-        except MCPError:
-            await self.cancel(exchange, task_id)
-            raise
+        answer = await ask(context, request)
         params = {"taskId": task_id, "inputResponses": {key: answer}}
         await self.methods["tasks/update"](_about(exchange, "tasks/update", params))
 
