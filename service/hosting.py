@@ -14,6 +14,7 @@ from ..domain import errors
 
 T = TypeVar("T")
 
+NOT_STARTED = "it could not start serving; the log says why"
 
 YOUNG = 10_000  # new objects before a look at them: many more than a request leaves
 
@@ -36,6 +37,13 @@ class HttpServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         """Nothing is captured."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises ConfigurationError where uvicorn would end the process."""
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            raise errors.ConfigurationError(NOT_STARTED) from None
 
 
 def listener_on(host: str, port: int, backlog: int) -> socket.socket:

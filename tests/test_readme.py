@@ -124,7 +124,7 @@ def test_the_configuration_of_the_text_is_valid_and_served(
     port = str(ports.free_port())
     serve = on_port(block_with("--host 127.0.0.1").strip(), port)
     with running(serve, folder, environment):
-        assert httpx2.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+        assert httpx2.get(f"http://127.0.0.1:{port}/readyz", timeout=START_S_MAX).status_code == 200
 
 
 def test_the_receiver_of_the_text_prints_the_end_of_a_call(

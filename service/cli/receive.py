@@ -19,7 +19,7 @@ import uvicorn
 
 from ...domain import draft, errors
 from .. import logs, policy, wiring
-from ..hosting import HttpServer, stop_on_signals
+from ..hosting import NOT_STARTED, HttpServer, stop_on_signals
 from ..receiving import Deliveries, Wanted
 
 INBOX = Path(".outlast") / "inbox.db"
@@ -98,7 +98,7 @@ async def _receive(wanted: Wanted, listener: socket.socket, *, unsubscribe: bool
         if error is not None:
             raise error
     if printing.cancelled() and not stop.is_set():
-        raise errors.ConfigurationError("the endpoint could not start; its log says why")
+        raise errors.ConfigurationError(NOT_STARTED)
     return STOPPED if printing.cancelled() else printing.result()
 
 

@@ -12,7 +12,7 @@ from ...domain import errors
 from .. import wiring
 from ..app import Lookout, assemble, assemble_worker
 from ..config import Config
-from ..hosting import HttpServer, spare_the_collector
+from ..hosting import NOT_STARTED, HttpServer, spare_the_collector
 from ..joined import OnePiece
 from ..settings import Settings
 from ..siblings import Siblings
@@ -22,8 +22,6 @@ PING_S = 20.0  # a WebSocket whose peer does not answer within this is closed
 FRAME_BYTES_MAX = 4 * 1024 * 1024
 TAKE_MS_MAX = 30_000
 DISCONNECT_S = 1  # seconds that open responses get once the drain is over
-
-_NOT_STARTED = "the service could not start; its log says why"
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ async def started(server: uvicorn.Server, running: "asyncio.Task[None]") -> None
     """Return once it serves, however long that takes. Raises ConfigurationError if it cannot."""
     while not server.started:  # uvicorn offers a flag and no event
         if running.done():
-            raise errors.ConfigurationError(_NOT_STARTED)
+            raise errors.ConfigurationError(NOT_STARTED)
         await asyncio.sleep(0.01)
 
 
@@ -127,7 +125,8 @@ async def _first_of(running: "asyncio.Task[None]", stop: asyncio.Event, announce
         task.cancel()
     await asyncio.gather(telling, stopping, return_exceptions=True)
     if running.done() and not stop.is_set():
-        raise errors.ConfigurationError(_NOT_STARTED)
+        await running
+        raise errors.ConfigurationError(NOT_STARTED)
 
 
 async def _announced(

@@ -72,7 +72,7 @@ async def finished(server: Serving, token: str = ALICE) -> str:
 
 async def public_keys(server: Serving) -> list[PublicKey]:
     """What the server's own origin says that its keys are."""
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with http_client() as http:
         page = await http.get(f"{server.base_url}/.well-known/mcp-webhook-jwks.json")
     keys = page.raise_for_status().json()["keys"]
     return [PublicKey(base64.urlsafe_b64decode(key["x"] + "=")) for key in keys]
