@@ -78,6 +78,8 @@ class Bus:
 
     def found(self, name: str, version: int) -> None:
         """A look showed this version, 0 for nothing: wake those who wait, unless they were told."""
+        if name not in self._waiters:  # they left while the look was under way
+            return
         told = self._heard.get(name, 0)
         if version > told or (version == 0 and told != _GONE):
             self.moved(name, version)

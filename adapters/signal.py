@@ -125,9 +125,10 @@ class PostgresSignal(Bus):
             self.all_moved()
             while True:
                 await self._hear(connection)
+                asked = time.monotonic()  # what is told after that may come behind the answer
                 with postgres.answered_within(ANSWER_S_MAX, connection):
                     await connection.execute("SELECT 1")
-                self._proven = time.monotonic()
+                self._proven = asked
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         """Dispatch what comes, for QUIET_S_MAX. Raises OperationalError when the connection ends.

@@ -151,5 +151,7 @@ async def _stop(
     coming: "asyncio.Task[TaskState | None]", states: AsyncGenerator[TaskState]
 ) -> None:
     coming.cancel()
-    await asyncio.gather(coming, return_exceptions=True)
-    await states.aclose()
+    try:
+        await asyncio.gather(coming, return_exceptions=True)
+    finally:  # whoever is cut off may be cancelled once more, in the wait above
+        await states.aclose()

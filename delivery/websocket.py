@@ -49,6 +49,7 @@ class Switchboard:
         self._most = most
         self._pumps: dict[RequestId, tuple[asyncio.Task[None], OpenWatch]] = {}
         self._sending = asyncio.Lock()
+        self._closed_times = 0
 
     @property
     def is_idle(self) -> bool:
@@ -63,6 +64,7 @@ class Switchboard:
         self, request_id: RequestId, opening: Callable[[], Awaitable[OpenWatch]]
     ) -> None:
         """See `Connection.carry`."""
+        closed_times = self._closed_times
         try:
             if request_id in self._pumps or len(self._pumps) >= self._most:
                 raise errors.InvalidCall(
@@ -71,6 +73,9 @@ class Switchboard:
             watch = await opening()
         except Exception as error:  # noqa: BLE001 - the edge: `refuse` makes an answer of any
             await self._send(self._refuse(request_id, error))
+            return
+        if self._closed_times > closed_times:  # while it opened: nobody is left to end it
+            await watch.close()
             return
         self._pumps[request_id] = asyncio.create_task(self._pump(request_id, watch)), watch
 
@@ -86,7 +91,8 @@ class Switchboard:
             await watch.close()
 
     async def close(self) -> None:
-        """See `Connection.close`."""
+        """See `Connection.close`. What is being opened is let go of once it is open."""
+        self._closed_times += 1
         pumps = list(self._pumps.values())
         self._pumps.clear()
         for pump, watch in pumps:

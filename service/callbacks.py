@@ -235,13 +235,13 @@ class Callbacks:
     async def _output_schema(self, task: Task) -> dict[str, Any] | None:
         """None for a tool without one, and for a tool that the upstream has no more."""
         wanted = (task.opened.upstream, task.opened.tool)
-        for is_first in (True, False):
+        for _ in range(2):
             for tool in await self._upstreams.tools():
                 if (tool.upstream, tool.upstream_name) == wanted:
                     return cast("dict[str, Any] | None", tool.definition.get("outputSchema"))
-            if is_first:
-                # An upstream that is away is left out of the list: that is no word on its tools.
-                await self._upstreams.ready(task.opened.upstream)
+            # An upstream that is away is left out of the list: that is no word on its tools. It
+            # has to be there before the second look, and after it.
+            await self._upstreams.ready(task.opened.upstream)
         return None
 
 

@@ -47,17 +47,21 @@ class NewsReader:
 
     async def abandon(self) -> None:
         """Cancel the call, if it is not over, and stop reading."""
-        await self.call.cancel()
-        await self.close()
+        try:
+            await self.call.cancel()
+        finally:  # whoever waits for the end of the call may be cancelled meanwhile
+            await self.close()
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._pending is not None:
-            self._pending.cancel()
-            await asyncio.gather(self._pending, return_exceptions=True)
-        close = getattr(self._news, "aclose", None)
-        if close is not None:
-            await close()
+        try:
+            if self._pending is not None:
+                self._pending.cancel()
+                await asyncio.gather(self._pending, return_exceptions=True)
+        finally:
+            close = getattr(self._news, "aclose", None)
+            if close is not None:
+                await close()
 
     async def _next(self) -> CallNews | None:
         if self._put_back:

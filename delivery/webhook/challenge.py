@@ -60,19 +60,25 @@ class Challenger:
             asking = self._asking.get(key)
             if asking is None:
                 self._count(_host(url))
-                asking = asyncio.create_task(self._ask(url, subscription_id, secret))
+                asking = asyncio.create_task(self._ask_once(key, subscription_id, secret))
                 self._asking[key] = asking
                 asking.add_done_callback(lambda _: self._asking.pop(key, None))
-            answer = await asyncio.shield(asking)
-            reason = answer.reason
-            if reason is not None and answer.was_posted:
-                self._remember(key, reason)
+            reason = (await asyncio.shield(asking)).reason
         if reason is not None:
             raise errors.EndpointNotVerified(reason)
 
     async def ask(self, url: str, subscription_id: str, secret: bytes) -> str | None:
         """One challenge, whatever came of others: why it is not verified, None when it is."""
         return (await self._ask(url, subscription_id, secret)).reason
+
+    async def _ask_once(
+        self, key: tuple[str, str], subscription_id: str, secret: bytes
+    ) -> "_Answer":
+        """The refusal is noted here, and not by who waits for it: they may all have left."""
+        answer = await self._ask(key[1], subscription_id, secret)
+        if answer.reason is not None and answer.was_posted:
+            self._remember(key, answer.reason)
+        return answer
 
     async def _ask(self, url: str, subscription_id: str, secret: bytes) -> "_Answer":
         nonce = secrets.token_urlsafe(32)

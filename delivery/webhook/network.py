@@ -28,6 +28,8 @@ RESOLVER_THREADS_MAX = 32
 # One reply, off the wire: the body that we would read, and head, chunk sizes and framing with it.
 REPLY_WIRE_BYTES_MAX = 48 * 1024
 
+_CLOSED = "names are not looked up any more"
+
 Resolve = Callable[[str], Awaitable[Sequence[str]]]
 Lookup = Callable[[str], Sequence[str]]
 
@@ -57,22 +59,34 @@ class SystemResolver:
         self._lookup = lookup
         self._threads = ThreadPoolExecutor(RESOLVER_THREADS_MAX, "webhook-names")
         self._asked: dict[str, asyncio.Future[Sequence[str]]] = {}
+        self._is_closed = False
 
     async def __call__(self, host: str) -> Sequence[str]:
-        """The addresses of the name. Raises OSError, also for a name that cannot be encoded."""
-        answer = self._asked.get(host)
-        if answer is None:
-            loop = asyncio.get_running_loop()
-            answer = loop.run_in_executor(self._threads, self._lookup, host)
-            self._asked[host] = answer
-            answer.add_done_callback(lambda done: self._forget(host, done))
+        """The addresses of the name.
+
+        Raises OSError, also for a name that cannot be encoded, and once the resolver is closed.
+        """
+        answer = self._asked.get(host) or self._ask(host)
+        # Not by a shield: a question that the closing drops is cancelled, and we are not.
+        await asyncio.wait([answer])
+        if answer.cancelled():
+            raise OSError(_CLOSED)
         try:
-            return await asyncio.shield(answer)
+            return answer.result()
         except UnicodeError as error:
             raise OSError("the name cannot be encoded") from error
 
+    def _ask(self, host: str) -> "asyncio.Future[Sequence[str]]":
+        if self._is_closed:
+            raise OSError(_CLOSED)
+        loop = asyncio.get_running_loop()
+        answer = self._asked[host] = loop.run_in_executor(self._threads, self._lookup, host)
+        answer.add_done_callback(lambda done: self._forget(host, done))
+        return answer
+
     def close(self) -> None:
         """Take no more questions. Does not wait for answers."""
+        self._is_closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _forget(self, host: str, done: "asyncio.Future[Sequence[str]]") -> None:

@@ -4,6 +4,7 @@ What a process leaves behind lets the next one go on: the inbox with what was no
 the record of the subscription.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -38,6 +39,7 @@ class Reception:
     def __init__(self, receiver: Receiver, subscriber: Subscriber, note: Note) -> None:
         self.app = receiver
         self._receiver, self._subscriber, self._note = receiver, subscriber, note
+        self._noting = asyncio.Lock()  # else a removal could overtake what is being written
 
     @classmethod
     async def resumed(
@@ -49,16 +51,16 @@ class Reception:
         return cls(receiver, Subscriber(shared, wish, record), note)
 
     async def keep(self) -> None:
-        """Subscribe, and stay subscribed until cancelled. Raises RequestRefused, StoreUnavailable.
+        """Subscribe, and stay subscribed until cancelled, or until the subscription is let go.
 
         An answer that tells of lost events is handed on as a gap, like one that was delivered.
+        Raises RequestRefused, StoreUnavailable.
         """
         async with aclosing(self._subscriber.kept()) as grants:
             async for grant in grants:
                 if grant.truncated and grant.cursor is not None:
                     await self._receiver.tell_gap(grant.subscription_id, grant.cursor)
-                if self._subscriber.record is not None:
-                    await self._note.write(self._subscriber.record.to_json())
+                await self._leave_note()
                 _log.info("subscribed as %s", grant.subscription_id)
 
     def received(self) -> AsyncGenerator[Received]:
@@ -68,7 +70,14 @@ class Reception:
     async def unsubscribe(self) -> None:
         """Let go of the subscription; nothing is left to go on with. Raises RemoteError."""
         await self._subscriber.unsubscribe()
-        await self._note.remove()
+        async with self._noting:
+            await self._note.remove()
+
+    async def _leave_note(self) -> None:
+        async with self._noting:
+            record = self._subscriber.record
+            if record is not None:  # else it has been let go of since
+                await self._note.write(record.to_json())
 
     def _is_end(self, received: Received) -> bool:
         record = self._subscriber.record

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from contextvars import Context
 from typing import Any, Protocol, cast
 
 import anyio
@@ -191,9 +192,10 @@ class WebhookSource:
         arguments = {"taskIds": [task_id]}
         wish = Wish(self._url, draft.TASK_UPDATED, arguments, TTL_MS, {task_id: after})
         line = self._lines[task_id] = _Line(task_id, Subscriber(self._shared, wish))
-        self._keepers[task_id] = asyncio.create_task(self._keep(line))
+        # In fresh contexts: others share them, who may be more patient than this watch.
+        self._keepers[task_id] = asyncio.create_task(self._keep(line), context=Context())
         if self._reader is None or self._reader.done():
-            self._reader = asyncio.create_task(self._hand_on())
+            self._reader = asyncio.create_task(self._hand_on(), context=Context())
         return line
 
     async def _close(self, line: _Line) -> None:
@@ -203,17 +205,20 @@ class WebhookSource:
         try:
             await asyncio.wait([keeper])
         finally:  # also when cancelled once more, against which the shield does not help
-            await self._closed(line)
+            # Then the keeper goes on letting go, and whoever comes for the task waits for that.
+            keeper.add_done_callback(lambda _: self._closed(line))
+            await self._stop_reading()
 
-    async def _closed(self, line: _Line) -> None:
-        try:
-            if len(self._lines) == 1 and self._reader is not None:
-                reader, self._reader = self._reader, None
-                reader.cancel()
-                await asyncio.wait([reader])
-        finally:
-            del self._lines[line.task_id]
-            line.closed.set()
+    async def _stop_reading(self) -> None:
+        """End the reader, unless there is a line that it reads for."""
+        if self._reader is not None and all(line.is_closing for line in self._lines.values()):
+            reader, self._reader = self._reader, None
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    def _closed(self, line: _Line) -> None:
+        del self._lines[line.task_id]
+        line.closed.set()
 
     async def _keep(self, line: _Line) -> None:
         """Hold the subscription of a line until it is cancelled, and then let go of it."""

@@ -109,6 +109,10 @@ class Subscribing:
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(EXPECTED_MAX))
 
 
+class LetGo(errors.OutlastError):
+    """The subscription has been let go of; nobody asks for it any more."""
+
+
 class Subscriber:
     """One subscription. With the record of an earlier process it goes on where that one was."""
 
@@ -117,6 +121,7 @@ class Subscriber:
         self._secret = record.secret if record else signing.new_secret()
         self._key = signing.parse_secret(self._secret)
         self._may_exist = record is not None
+        self._is_let_go = False
         self._granted_until: datetime | None = None
         self._is_over = anyio.Event()
         self._turn = asyncio.Lock()  # else letting go could overtake a refresh that is under way
@@ -124,7 +129,7 @@ class Subscriber:
             shared.keyring.bind(record.subscription_id, self._key)
 
     async def kept(self) -> AsyncGenerator[Grant]:
-        """Every grant, for ever: subscribes, and again in time, from the last cursor.
+        """Every grant, until it is let go: subscribes, and again in time, from the last cursor.
 
         What can pass is tried again every few seconds. Raises RequestRefused for what will not.
         """
@@ -132,6 +137,8 @@ class Subscriber:
         while True:
             try:
                 grant = await self.subscribe()
+            except LetGo:
+                return
             except (errors.RemoteError, errors.StoreUnavailable) as error:
                 if not self._is_passing(error):
                     raise
@@ -149,9 +156,11 @@ class Subscriber:
                 await _pause(_jittered(RETRY_S_MAX))
 
     async def subscribe(self) -> Grant:
-        """One call, to make it or to refresh it. Raises RemoteError, StoreUnavailable."""
+        """One call, to make it or to refresh it. Raises RemoteError, StoreUnavailable, LetGo."""
         beside = await self._beside()
         async with self._shared.turns, self._turn:
+            if self._is_let_go:  # perhaps just now: what is made behind that would be left behind
+                raise LetGo
             with self._shared.keyring.expecting(self._key):
                 grant = await self._ask(self._params(beside))
                 # No delivery that follows the answer may meet a keyring that does not know it.
@@ -169,10 +178,11 @@ class Subscriber:
         self._is_over.set()
 
     async def unsubscribe(self) -> None:
-        """Let go of it. Idempotent; what the server no longer knows is over too.
+        """Let go of it, for good. Idempotent; what the server no longer knows is over too.
 
         Raises RemoteError.
         """
+        self._is_let_go = True
         wish = self._wish
         params = {"name": wish.name, "arguments": wish.arguments, "delivery": {"url": wish.url}}
         try:
