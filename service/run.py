@@ -382,10 +382,12 @@ class Run:
         """Leave nothing running behind: a call whose outcome nobody waits for is told to stop."""
         if self._reader is None:
             return
-        await self._reader.call.cancel()
-        if self._cancelling is not None:
-            await asyncio.gather(self._cancelling, return_exceptions=True)
-        await self._reader.close()
+        try:
+            await self._reader.call.cancel()
+            if self._cancelling is not None:
+                await asyncio.gather(self._cancelling, return_exceptions=True)
+        finally:  # the worker may end meanwhile
+            await self._reader.close()
 
     def _now(self) -> datetime:
         return self._bench.commands.now()
