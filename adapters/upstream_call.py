@@ -210,11 +210,11 @@ class UpstreamCall:
             self._lender.give_back(link, reusable=reusable)
 
     async def _send(self, link: Link) -> CallNews:
-        if link.is_over:
-            raise _NotServed(link.unavailable().reason)
         request = self._request
-        if request.log_level is not None and not link.is_modern:
+        if request.log_level is not None and not (link.is_over or link.is_modern):
             await link.set_log_level(request.log_level)
+        if link.is_over:  # only now: it may have been lost while it was told that
+            raise _NotServed(link.unavailable().reason)
         fate = Fate(self._sent.set)
         if request.log_level is not None:
             fate.on_log = self._log

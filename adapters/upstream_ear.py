@@ -50,6 +50,7 @@ class Ear:
         self._source, self._tell = source, tell
         self._listeners = 0
         self._wanted: Counter[str] = Counter()
+        self._hearing = 0  # of the connection's hearings the one that is known of
         self._nudged, self._settled = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -99,7 +100,7 @@ class Ear:
         failures = 0
         while self._listeners:
             self._nudged.clear()
-            began = time.monotonic()
+            began, is_lost = time.monotonic(), True
             try:
                 link = await self._source.open_shared()
             except errors.UpstreamUnavailable:
@@ -110,10 +111,12 @@ class Ear:
                 continue
             try:
                 await self._listen_on(link)
+                is_lost = link.is_left  # else nobody listened for a moment: that is no failure
             except Exception:
                 logger.exception("upstream %s: listening failed", link.settings.name)
             if self._listeners:
-                failures = failures_after(failures, time.monotonic() - began)
+                lived_s = time.monotonic() - began
+                failures = failures_after(failures, lived_s) if is_lost else 0
                 await asyncio.sleep(backoff_s(failures))  # noqa: TID251 - before the next try
 
     async def _listen_on(self, link: Link) -> None:
@@ -121,6 +124,7 @@ class Ear:
         cover = _Streamed(link) if link.is_modern else _Requested(link, self._source)
         try:
             # What was announced before this connection was there is not known.
+            self._hearing = link.hearings
             self._tell_all(link.lists)
             while self._listeners and not link.is_left and await self._is_heard(link):
                 self._nudged.clear()
@@ -136,16 +140,20 @@ class Ear:
 
     async def _is_heard(self, link: Link) -> bool:
         """False once another connection is needed."""
-        if not link.hears.is_set():
+        was_deaf = not link.hears.is_set()
+        if was_deaf:
             try:
                 async with asyncio.timeout(DEAF_S_MAX):
                     await link.hears.wait()
             except TimeoutError:
-                if link.was_heard:
+                if link.hearings:
                     self._source.retire(link)
                 link.hears.set()  # without a session nothing is told: wait no more
-            else:
-                self._tell_all(link.lists | frozenset(self._wanted))
+                was_deaf = False
+        # It may have been deaf also while we waited for something else.
+        if was_deaf or self._hearing != link.hearings:
+            self._hearing = link.hearings
+            self._tell_all(link.lists | frozenset(self._wanted))
         return not link.is_left
 
     def _tell_all(self, topics: Collection[str]) -> None:

@@ -104,7 +104,7 @@ class _Watched(httpx2.AsyncBaseTransport):
         try:
             response = await self._inner.handle_async_request(request)
             return await _note(response, request, fate)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:  # also of a body that cannot be unpacked
             fate.lost = f"{type(error).__name__} {error}".strip()
             return httpx2.Response(502)
 

@@ -93,8 +93,9 @@ class Link:
 
     `capabilities` is what a legacy server is told in the handshake; a modern one is told in each
     request. What a legacy server asks goes to `holder`, the one call that holds this connection;
-    without one, it is refused. `hears` is set while what the server announces can come. `log_to`
-    takes the log messages of which nothing else tells what they belong to; see `lend`.
+    without one, it is refused. `hears` is set while what the server announces can come, `hearings`
+    counts how often that began where it is known. `log_to` takes the log messages of which nothing
+    else tells what they belong to; see `lend`.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Link:
         self.opened_at: float | None = None
         self.is_over = False
         self.facts: Facts  # from its opening on
-        self.hears, self.was_heard = asyncio.Event(), False
+        self.hears, self.hearings = asyncio.Event(), 0
         self._owner = owner
         self._closing = False
         self._end = anyio.Event()
@@ -238,14 +239,12 @@ class Link:
         FATE.set(fate)
         try:
             async with AsyncExitStack() as stack:
-                # Not `fail_after`: what the stack enters outlives this block, scopes may not.
-                async with asyncio.timeout(OPEN_S_MAX):
-                    await self._open(stack)
+                await self._open_in_time(stack, fate)
                 self.opened_at = time.monotonic()
                 self._opened.set_result(None)
                 await self._end.wait()
         except Exception as error:
-            self._reason = fate.lost or _plain(error)
+            self._reason = self._reason or fate.lost or _plain(error)
             logger.debug("upstream %s: the connection failed", self.settings.name, exc_info=True)
         finally:
             self._lose()
@@ -261,6 +260,18 @@ class Link:
         if not self._closing:
             logger.warning("upstream %s: %s", self.settings.name, self.unavailable().reason)
             self._owner.over(self)
+
+    async def _open_in_time(self, stack: AsyncExitStack, fate: Fate) -> None:
+        try:
+            # Not `fail_after`: what the stack enters outlives this block, scopes may not.
+            async with asyncio.timeout(OPEN_S_MAX):
+                await self._open(stack)
+        except Exception as error:
+            # Here: to close what was half opened may take as long as the server likes.
+            self._reason = fate.lost or _plain(error)
+            self._lose()
+            self._opened.set_result(None)
+            raise
 
     async def _open(self, stack: AsyncExitStack) -> None:
         read, write = await self._transport(stack)
@@ -370,9 +381,9 @@ class Link:
     def _note_hearing(self, hears: bool) -> None:
         """Of a legacy HTTP server it is known from its stream, and the session ends unnoticed."""
         if hears:
-            self.was_heard = True
+            self.hearings += 1
             self.hears.set()
-        elif not self.was_heard:
+        elif not self.hearings:
             self.hears.set()  # it offers no stream: it is heard as well as it ever will be
         elif not self.is_over:
             self.hears.clear()

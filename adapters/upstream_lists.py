@@ -104,10 +104,11 @@ class Failure:
 
 
 class KnownList:
-    """What was read last: the same tuple until it is read again.
+    """What was read last: the same tuple until something else is read.
 
     It is good for as long as the upstream said, and for FRESH_S where the upstream tells of its
-    changes, which `outdated` notes. `kept_s` is how long it is good in any case.
+    changes, which `outdated` notes: of those since it was read, and so could be told of them then.
+    `kept_s` is how long it is good in any case.
     """
 
     def __init__(self, kind: Kind, kept_s: float = 0.0) -> None:
@@ -118,6 +119,7 @@ class KnownList:
         self._ttl_ms, self._is_public = 0, False
         self._read_on: Link | None = None
         self._read_at = 0.0
+        self._hearing: int | None = None  # in which of the link's hearings it was read
         self._reading: Reading | None = None
         self._failure: Failure | None = None
 
@@ -211,6 +213,7 @@ class KnownList:
             self._failure = Failure(link, error.reason, count, not_before)
 
     async def _read(self, link: Link, began: float) -> None:
+        hearing = link.hearings if link.hears.is_set() else None
         try:
             async with asyncio.timeout(LIST_S_MAX):
                 pages = await self._pages(link)
@@ -221,10 +224,10 @@ class KnownList:
         if len(entries) > ENTRIES_MAX:
             logger.warning("upstream %s lists more than %d", link.settings.name, ENTRIES_MAX)
             entries = entries[:ENTRIES_MAX]
-        self.entries = self.fitted(link, tuple(entries))
+        self.entries = _kept(self.entries, self.fitted(link, tuple(entries)))
         self._ttl_ms = min((_ttl_ms(page) for page in pages), default=0)
         self._is_public = all(page.get("cacheScope") == "public" for page in pages)
-        self._read_on, self._read_at = link, began
+        self._read_on, self._read_at, self._hearing = link, began, hearing
 
     def fitted(self, link: Link, entries: Definitions) -> Definitions:
         """What of the entries is used."""
@@ -235,7 +238,8 @@ class KnownList:
         return FRESH_S if self._is_announced(link) else min(FRESH_S, self._ttl_ms / 1000)
 
     def _is_announced(self, link: Link) -> bool:
-        return self.shape.topic in link.lists and link.hears.is_set()
+        is_heard = link.hears.is_set() and link.hearings == self._hearing
+        return is_heard and self.shape.topic in link.lists
 
     async def _pages(self, link: Link) -> list[dict[str, Json]]:
         fate = Fate()
@@ -266,6 +270,11 @@ async def _all_pages(link: Link, shape: Shape) -> list[dict[str, Json]]:
             return pages
     logger.warning("upstream %s lists more than %d pages", link.settings.name, PAGES_MAX)
     return pages
+
+
+def _kept(before: Definitions, now: Definitions) -> Definitions:
+    """What was there before, if it is the same also to the reader of its JSON (1 is not true)."""
+    return before if before == now and repr(before) == repr(now) else now
 
 
 def _entries(page: Mapping[str, Json], key: str) -> list[dict[str, Json]]:

@@ -80,13 +80,20 @@ class UpstreamServer:
         if kind != "tools" and known.shape.capability not in link.facts.capabilities:
             return None
         try:
-            await known.read_on(link, wish)
+            await self._read(known, link, wish)
         except Stale:
             if not link.retired:  # by another who waited
                 self.retire(link)
             link = await self.open_shared(within_s)
-            await known.read_on(link, wish)
+            await self._read(known, link, wish)
         return known.part(link)
+
+    async def _read(self, known: KnownList, link: Link, wish: Wish) -> None:
+        link.users += 1  # a call that retires it shall not end it for who reads on it
+        try:
+            await known.read_on(link, wish)
+        finally:
+            self.give_back(link, reusable=False)
 
     async def lend(self, request: Request) -> Link:
         """See Lender."""

@@ -77,7 +77,7 @@ class Dispatcher(JSONRPCDispatcher[TransportContext]):
 class WatchedRead:
     """The SDK's read stream. Its end is noted before any waiting request is told of it, so that
     a request can tell the end of the connection from an error of the server that has the same
-    code."""
+    code. A reader that is cut off is an end too: the transport has failed, or is being closed."""
 
     def __init__(self, inner: Any, on_end: Callable[[], None]) -> None:
         self._inner, self._on_end = inner, on_end
@@ -91,7 +91,7 @@ class WatchedRead:
         """The next item."""
         try:
             return cast("SessionMessage | Exception", await self._inner.receive())
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
+        except BaseException:
             self._on_end()
             raise
 
