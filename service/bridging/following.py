@@ -7,6 +7,9 @@ before what time says: a job whose time is up is looked at once more.
 Nothing is kept between looks but what the task knows. Two may look at once, after a lease ran out:
 what one of them saw counts only if nothing else has happened to the task since that look began,
 unless it is the end.
+
+What is told to a job may come back as what is seen of it. Why it was told is known before, so that
+a job that is stopped because its time is up has timed out, and was not cancelled by anybody.
 """
 
 import asyncio
@@ -44,7 +47,7 @@ RECORD_PAUSE_S = 0.5  # between two tries while the store is away
 _log = logging.getLogger("outlast.bridging")
 
 # What a look must know beside what the bridge put into the job.
-STOPPED, TOLD, UNKNOWN_SINCE = "stopped", "told", "unknown_since"
+STOPPED, TOLD, UNKNOWN_SINCE, OVERDUE = "stopped", "told", "unknown_since", "overdue"
 
 
 class Following:
@@ -94,6 +97,8 @@ class Following:
             seen = await bridge.look(task)
             pace = (seen.pace if isinstance(seen, Working) else None) or pace
             task = await self._seen(task, pace, seen)
+            if isinstance(seen, Failed) and seen.is_to_stop:  # told before, it would be "cancelled"
+                await bridge.cancel(task)
         if decisions.is_overdue(task, self._now()):
             task = await self._end_overdue(bridge, task)
         return None if task.status.is_terminal else _pause_s(task, pace, self._now())
@@ -102,6 +107,10 @@ class Following:
         if task.cancel_requested:
             task = await self._stop(bridge, task)  # the wish may be younger than this look
             return task if task.status.is_terminal else await self._end_as_cancelled(task)
+        if not (_job(task).get(OVERDUE) or decisions.is_full(task)):
+            task = await self._note(task, {OVERDUE: True})
+            if not (task.is_followed and _job(task).get(OVERDUE)):
+                return task  # something came between: the next look sees to that first
         await bridge.cancel(task)
         return await self._change(task, lambda newest: jobs.end_overdue(newest, self._now()))
 
@@ -142,7 +151,7 @@ class Following:
                     task, lambda newest: decisions.fail(newest, attempt, error, self._now())
                 )
             case Cancelled():
-                return await self._end_as_cancelled(task)
+                return await self._end_as_stopped(task)
             case Unknown(why):
                 task = await self._missed(task, pace, why)
             case Away(why):
@@ -172,9 +181,13 @@ class Following:
         lost_after = timedelta(milliseconds=pace.lost_after_ms)
         if since is not None and now >= datetime.fromisoformat(since) + lost_after:
             error = decisions.failure("job_lost", f"The job cannot be found any more: {why}")
-            return await self._end(
-                task, lambda newest: decisions.fail(newest, task.attempt, error, self._now())
-            )
+
+            def lost(newest: Task) -> Events:
+                if _job(newest).get(UNKNOWN_SINCE) != since:
+                    return ()  # another look has found it since
+                return decisions.fail(newest, task.attempt, error, self._now())
+
+            return await self._end(task, lost)
         known = {**_job(task), UNKNOWN_SINCE: since or decisions.instant(now)}
         return await self._show(task, Sight(why), known)
 
@@ -190,6 +203,12 @@ class Following:
         return await self._change(
             task, lambda newest: jobs.ask_for_job(newest, task.attempt, asks, self._now(), known)
         )
+
+    async def _end_as_stopped(self, task: Task) -> Task:
+        """The job is cancelled: by us, if it was we who told it to stop as its time was up."""
+        if _job(task).get(OVERDUE) and not task.cancel_requested:
+            task = await self._end(task, lambda newest: jobs.end_overdue(newest, self._now()))
+        return task if task.status.is_terminal else await self._end_as_cancelled(task)
 
     async def _end_as_cancelled(self, task: Task) -> Task:
         return await self._end(

@@ -39,9 +39,10 @@ class Completed:
 
 @dataclass(frozen=True)
 class Failed:
-    """The job ended in a JSON-RPC error."""
+    """The job ended in a JSON-RPC error; or, with `is_to_stop`, never will end by itself."""
 
     error: Mapping[str, Any]
+    is_to_stop: bool = False
 
 
 @dataclass(frozen=True)

@@ -72,8 +72,7 @@ class UpstreamTasks:
         if fault.code != MISSING_REQUIRED_CLIENT_CAPABILITY:
             return Away(said)
         # It waits for what this client can never give.
-        await self.cancel(task)
-        return Failed(error_of(fault))
+        return Failed(error_of(fault), is_to_stop=True)
 
     async def answer(self, task: Task, answers: Mapping[str, Mapping[str, Any]]) -> bool:
         """See Bridge."""

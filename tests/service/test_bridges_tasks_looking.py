@@ -165,11 +165,12 @@ async def test_an_upstream_that_says_nothing_is_asked_later(
     assert isinstance(await look(Silent()), Away)
 
 
-async def test_a_task_that_asks_what_the_client_cannot_answer_is_stopped_and_fails() -> None:
+async def test_a_task_that_asks_what_the_client_cannot_answer_is_to_stop_and_fails() -> None:
     upstream = Upstream(get=MISSING, cancel=Returned({}))
     found = await UpstreamTasks(upstream).look(followed())
-    assert found == Failed({"code": -32021, "message": MISSING.message, "data": MISSING.data})
-    assert [request.method for request in upstream.requests] == ["tasks/get", "tasks/cancel"]
+    error = {"code": -32021, "message": MISSING.message, "data": MISSING.data}
+    assert found == Failed(error, is_to_stop=True)
+    assert [request.method for request in upstream.requests] == ["tasks/get"]
 
 
 async def test_each_request_says_whose_task_it_is_for_whom_and_why() -> None:
