@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 from mcp_types import METHOD_NOT_FOUND
 from starlette.responses import Response
@@ -28,6 +29,8 @@ CLOSE_IDLE = 4408
 Visiting = Callable[[WebSocket], Caller | None]
 
 _GONE = (WebSocketDisconnect, errors.ConnectionLost)
+# What sending says once the client has left: the second is for all but the first to hear of it.
+_UNSENT = (WebSocketDisconnect, RuntimeError)
 
 
 class Socket:
@@ -66,7 +69,7 @@ class Socket:
             try:
                 async with asyncio.timeout(carriers.TAKE_S_MAX):
                     await socket.send_text(frame.decode())
-            except (TimeoutError, WebSocketDisconnect) as error:
+            except (TimeoutError, *_UNSENT) as error:
                 reading.cancel()
                 raise errors.ConnectionLost from error
 
@@ -81,7 +84,8 @@ class Socket:
         if isinstance(outcome, Exception) and not isinstance(outcome, _GONE):
             raise outcome
         if waiting:
-            await socket.close(CLOSE_EXPIRED, "the token has expired")
+            with suppress(*_UNSENT):
+                await socket.close(CLOSE_EXPIRED, "the token has expired")
 
     async def _open(self, connection: Connection, exchange: Exchange) -> None:
         if exchange.method == LISTEN:
@@ -109,7 +113,8 @@ async def _read(socket: WebSocket, session: Session, send: Send) -> None:
                 text = await _received(socket)
         except TimeoutError:
             if session.connection.is_idle:
-                await socket.close(CLOSE_IDLE, "nothing is watched")
+                with suppress(*_UNSENT):
+                    await socket.close(CLOSE_IDLE, "nothing is watched")
                 return
             continue
         answer = await session.take(text)

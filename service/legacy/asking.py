@@ -6,7 +6,14 @@ from typing import Any, cast
 from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
-from mcp_types import INTERNAL_ERROR, ClientCapabilities, Notification, Request, ServerRequest
+from mcp_types import (
+    CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    ClientCapabilities,
+    Notification,
+    Request,
+    ServerRequest,
+)
 from mcp_types.version import is_version_at_least
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -16,6 +23,7 @@ ELICIT, SAMPLE, ROOTS = "elicitation/create", "sampling/createMessage", "roots/l
 DECLINED: Mapping[str, Any] = {"action": "decline"}
 
 _CAPABILITY = {ELICIT: "elicitation", SAMPLE: "sampling", ROOTS: "roots"}
+_ENDED = (CONNECTION_CLOSED, "Connection closed")  # what the SDK says of its own
 _WITH_MODES = "2025-11-25"  # from there on an elicitation says whether it is a form or a page
 
 
@@ -40,7 +48,8 @@ def declared(context: Context) -> dict[str, Any]:
 
 
 async def ask(context: Context, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's answer to one input request. Raises NotAnswered.
+    """The client's answer to one input request. Raises NotAnswered, and MCPError when the session
+    has ended meanwhile: that is no answer of anybody's.
 
     A question for a form that it cannot show is declined: that is an answer, which tools expect.
     """
@@ -60,6 +69,8 @@ async def ask(context: Context, request: Mapping[str, Any]) -> dict[str, Any]:
     except NoBackChannelError:
         raise NotAnswered(method, "there is no way back to it") from None
     except MCPError as error:
+        if (error.error.code, error.error.message) == _ENDED:
+            raise
         raise NotAnswered(method, f"it answered with an error: {error.error.message}") from error
     except ValidationError:
         raise NotAnswered(method, "its answer is not valid") from None

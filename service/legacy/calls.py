@@ -11,6 +11,7 @@ from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, LOG_LEVEL_META_KEY, METHOD_NOT_FOUND
 
@@ -23,7 +24,7 @@ from ..jsonrpc import RequestId
 from ..policy import Policies, Run
 from . import shapes
 from .asking import Context, ask, declared, tell
-from .visit import HERE, Running
+from .visit import HERE, Running, to_its_end
 from .waiting import Waiting
 
 CALL = "tools/call"
@@ -53,6 +54,8 @@ class Calls:
         # A task of its own: a request that is cut off must not cut off the making of a task.
         work = asyncio.ensure_future(self._answered(context, exchange))
         work.add_done_callback(_heard)
+        if is_direct:
+            session.stops(work)
         with _kept(session.calls, exchange.request_id, Running(work, is_direct)):
             result = await asyncio.shield(work)
             if result.get("resultType") != "task":
@@ -65,23 +68,28 @@ class Calls:
         try:
             return await self.waiting.result(context, exchange, task_id)
         except errors.TooManyWatches:  # nobody would ever hear of it
-            await self.waiting.cancel(exchange, task_id)
+            await self.waiting.give_up(exchange, task_id)
             raise
 
-    async def cancelled(self, context: Context, request_id: RequestId | None) -> None:
-        """The client wants no answer to this request any more."""
-        running = HERE.get().session.calls.pop(request_id, None) if request_id is not None else None
+    async def cancelled(self, context: Context, request_id: Any) -> None:
+        """The client wants no answer to this request any more. It may leave with these words."""
+        running = _taken(HERE.get().session.calls, request_id)
         if running is None:
             return
-        if not running.is_direct:
-            await asyncio.wait({running.work}, timeout=CREATE_S_MAX)
+        if running.is_direct:
+            running.work.cancel()
+            return
+        await to_its_end(self._cancel(exchange_of(context), running))
+
+    async def _cancel(self, exchange: Exchange, running: Running) -> None:
+        await asyncio.wait({running.work}, timeout=CREATE_S_MAX)
         if not running.work.done():
             running.work.cancel()
             return
         with suppress(Exception, asyncio.CancelledError):
             result = running.work.result()
             if result.get("resultType") == "task":
-                await self.waiting.cancel(exchange_of(context), result["taskId"])
+                await self.waiting.cancel(exchange, result["taskId"])
 
     async def _answered(self, context: Context, exchange: Exchange) -> dict[str, Any]:
         """The answer, once all rounds that the client has to be asked in are over."""
@@ -172,6 +180,15 @@ def _kept(
         _forget(calls, request_id, running)
         raise
     _forget(calls, request_id, running)
+
+
+def _taken(calls: dict[RequestId, Running], named: Any) -> Running | None:
+    """The call of this id, which is cut off by now. "7" is 7 here: so it was for the SDK."""
+    if not isinstance(named, str | int) or isinstance(named, bool):
+        return None
+    given = coerce_request_id(named)
+    alike = [one for one in calls if coerce_request_id(one) == given]
+    return calls.pop(named if named in alike else alike[0]) if alike else None
 
 
 def _forget(calls: dict[RequestId, Running], request_id: RequestId, running: Running) -> None:

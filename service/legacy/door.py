@@ -33,6 +33,7 @@ from .visit import HERE, Carried, Session, Visit
 
 SESSION_ID, VERSION = b"mcp-session-id", b"mcp-protocol-version"
 LAST_EVENT_ID = b"last-event-id"
+_EVENT_ID = b"id: "  # in what is sent of a stream
 LOOKS_PER_IDLE_TIME = 4  # how often sessions are looked through for idle ones
 
 # As the server lists them, for a comparison that costs next to nothing.
@@ -60,6 +61,7 @@ class Door:
         self._access, self._throttle, self._bounds = access, throttle, bounds
         self.server = server
         self._sessions: dict[str, Session] = {}
+        self._opening: set[Session] = set()  # those whose clients have no id yet
         self._replay = Replay(lambda: HERE.get().session)
         self._closing = asyncio.Event()
         self._manager = StreamableHTTPSessionManager(
@@ -104,12 +106,8 @@ class Door:
     def open(self, caller: Caller, body: bytes) -> Response:
         """See `Sessions`."""
         session = Session(caller.owner.key)
-        if self._bounds is not None:
-            mine = sum(one.owner == session.owner for one in self._sessions.values())
-            most = self._bounds.sessions, self._bounds.sessions_per_owner
-            if len(self._sessions) >= most[0] or mine >= most[1]:
-                raise Rejection(INTERNAL_ERROR, "There are too many sessions open", status=503)
-        return _Handed(self, Visit(caller, session), body)
+        self._demand_room(session.owner)
+        return _Handed(self, Visit(caller, session, _request_id(jsonrpc.decoded(body))), body)
 
     async def serve(self, request: Request) -> Response:
         """Answer one request of a session. Never raises but for a client that has gone."""
@@ -146,6 +144,14 @@ class Door:
             raise Rejection(INVALID_REQUEST, "Session not found", status=404)
         return session
 
+    def _demand_room(self, owner: str) -> None:
+        if self._bounds is None:
+            return
+        known = [*self._sessions.values(), *self._opening]
+        mine = sum(one.owner == owner for one in known)
+        if len(known) >= self._bounds.sessions or mine >= self._bounds.sessions_per_owner:
+            raise Rejection(INTERNAL_ERROR, "There are too many sessions open", status=503)
+
     def _demand(self, caller: Caller, value: Mapping[str, Any]) -> None:
         """The scope of the method, while there is an HTTP status to refuse with."""
         method, params = value.get("method"), _object(value.get("params"))
@@ -157,47 +163,52 @@ class Door:
     async def carry(self, visit: Visit, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the SDK answer. Its session is known to us from the moment its client knows it."""
         session = visit.session
-        if _is_taken(visit):
-            message = "Another request in flight has an id that reads the same"
-            refusal = problems.response(visit.request_id, Rejection(INVALID_REQUEST, message))
-            return await refusal(scope, receive, send)
+        try:
+            self._demand_place(visit)
+        except Rejection as refused:
+            return await problems.response(visit.request_id, refused)(scope, receive, send)
         HERE.set(visit)
 
+        first = _from_the_start(session, scope)
+
         async def heard(message: Message) -> None:
+            nonlocal first
             if session.id is None and message["type"] == "http.response.start":
                 self._keep(session, message)
                 session.first_event = await self._replay.store_event(GET_STREAM_KEY, None)
             await send(message)
+            if _EVENT_ID in message.get("body", b""):
+                first = None  # from now on the client itself can name an event
 
         session.in_flight += 1
         try:
-            if scope["method"] == "GET":
-                await self._from_the_start(session, scope)
             async with _alone(visit), asyncio.timeout(seconds_until(visit.caller.until)):
                 await self._manager.handle_request(scope, receive, heard)
         except TimeoutError:
             _log.info("a stream is cut off: its caller's token has expired")
         finally:
             session.in_flight -= 1
+            session.first_event = session.first_event or first
+            self._opening.discard(session)
             session.used_at = asyncio.get_running_loop().time()
             if session.id is None or (scope["method"] == "DELETE" and self._bounds is not None):
                 self._forget(session)
 
-    async def _from_the_start(self, session: Session, scope: Scope) -> None:
-        """Let the first stream of a session begin with what was told before it was there.
-
-        The SDK sends that to nobody: as it sees it, a client that names no event has missed none.
-        """
-        named = any(name == LAST_EVENT_ID for name, _ in scope["headers"])
-        if session.first_event is not None and not named:
-            scope["headers"] = [*scope["headers"], (LAST_EVENT_ID, session.first_event.encode())]
-        session.first_event = None
+    def _demand_place(self, visit: Visit) -> None:
+        """Room for one session more: others may have come to be since this one was admitted."""
+        if _is_taken(visit):
+            message = "Another request in flight has an id that reads the same"
+            raise Rejection(INVALID_REQUEST, message)
+        if visit.session.id is None:
+            self._demand_room(visit.session.owner)
+            self._opening.add(visit.session)
 
     def _keep(self, session: Session, started: Message) -> None:
         headers: Mapping[bytes, bytes] = dict(started["headers"])
         named = headers.get(SESSION_ID)
         if named is not None and started["status"] < 400:  # noqa: PLR2004 - the first of the refusals
             session.id = named.decode("latin-1")
+            self._opening.discard(session)
             self._sessions[session.id] = session
 
     def _forget(self, session: Session) -> None:
@@ -218,18 +229,36 @@ class Door:
                 await asyncio.wait_for(self._closing.wait(), pause_s)
             except TimeoutError:
                 since = asyncio.get_running_loop().time() - self._bounds.idle_s
-                idle = [one for one in self._sessions.values() if one.is_idle]
-                await self._end(*(one for one in idle if one.used_at < since))
-        await self._end(*self._sessions.values())
+                for one in list(self._sessions.values()):
+                    if one.is_idle and one.used_at < since:  # still, after the end of the others
+                        await self._end(one)
+        left = list(self._sessions.values())
+        for one in left:
+            await self._end(one)
+        await asyncio.gather(*(one.settled() for one in left))
 
-    async def _end(self, *sessions: Session) -> None:
-        """End sessions as their clients would: the SDK has no other way to be told."""
-        for session in list(sessions):
-            named = (session.id or "").encode("latin-1")
-            scope: Scope = {"type": "http", "method": "DELETE", "path": "/", "query_string": b""}
-            scope["headers"] = [(SESSION_ID, named)]
-            self._forget(session)
-            await self._manager.handle_request(scope, _nothing, _unheard)
+    async def _end(self, session: Session) -> None:
+        """End a session as its client would: the SDK has no other way to be told."""
+        named = (session.id or "").encode("latin-1")
+        scope: Scope = {"type": "http", "method": "DELETE", "path": "/", "query_string": b""}
+        scope["headers"] = [(SESSION_ID, named)]
+        self._forget(session)
+        await self._manager.handle_request(scope, _nothing, _unheard)
+
+
+def _from_the_start(session: Session, scope: Scope) -> str | None:
+    """Let the first stream of a session begin with what was told before it was there.
+
+    The SDK sends that to nobody: as it sees it, a client that names no event has missed none. The
+    event that this stream begins after; nobody else's does until it has failed to tell of any.
+    """
+    if scope["method"] != "GET":
+        return None
+    first, session.first_event = session.first_event, None
+    if first is None or any(name == LAST_EVENT_ID for name, _ in scope["headers"]):
+        return None
+    scope["headers"] = [*scope["headers"], (LAST_EVENT_ID, first.encode())]
+    return first
 
 
 def _is_taken(visit: Visit) -> bool:

@@ -43,6 +43,7 @@ async def serve(server: "Server[Any]", lines: AsyncIterator[bytes], send: Send) 
         raise errors.ConnectionLost from lost
     finally:
         session.close()
+        await session.settled()  # whoever serves the lines lets the store go after this
 
 
 async def _read(lines: AsyncIterator[bytes], given: Given, send: Send) -> None:

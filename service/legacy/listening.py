@@ -8,12 +8,11 @@ change may be told twice but is never missed.
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from mcp.shared.exceptions import MCPError
-from mcp_types import METHOD_NOT_FOUND
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, METHOD_NOT_FOUND
 
 from ...delivery.port import KEEP_ALIVE, Listener, ListenRequest, OpenWatch
 from ...domain import errors
@@ -35,12 +34,14 @@ class SessionEars:
     listener: Listener
 
     async def begin(self, context: Context) -> None:
-        """Hear of lists from now on. A session that may not have one more watch does without."""
+        """Hear of lists from now on. A session that cannot have one more watch does without."""
         session = HERE.get().session
         async with session.lock:
             if session.listening is None and session.id is not None:
-                with suppress(errors.TooManyWatches):
+                try:
                     await self._listen(context, session)
+                except (errors.OutlastError, MCPError) as error:
+                    _log.info("a session hears of no changes: %s", error)
 
     async def subscribe(self, context: Context) -> dict[str, Any]:
         """`resources/subscribe`: answered once its changes are heard."""
@@ -67,18 +68,36 @@ class SessionEars:
         async with session.lock:
             if uri in session.uris:
                 session.uris.discard(uri)
-                await self._listen(context, session)
+                try:
+                    await self._listen(context, session)
+                except BaseException:
+                    session.uris.add(uri)  # the watch before goes on, which tells of it
+                    raise
         return {}
 
     async def _listen(self, context: Context, session: Session) -> Mapping[str, Any]:
-        """Begin a watch in place of the one before; what was agreed to."""
+        """Begin a watch in place of the one before; what was agreed to.
+
+        The one before goes on where that fails, or is given up.
+        """
         wanted = {"notifications": {**_LISTS, "resourceSubscriptions": sorted(session.uris)}}
         request = ListenRequest(session.owner, session.id or "", wanted, declares_tasks=False)
         watch = await self.listener.open(request)
+        if session.is_closed:  # meanwhile: nobody would ever close it
+            await watch.close()
+            raise MCPError(CONNECTION_CLOSED, "The session has ended")
         began: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        former = session.listening
-        session.listening = asyncio.ensure_future(_relay(context, watch, began))
-        agreed = await began
+        relay = asyncio.ensure_future(_relay(context, watch, began))
+        # Never cancelled: to whoever waits that would look like the end of the session.
+        relay.add_done_callback(lambda _: began.done() or began.set_exception(_not_begun()))
+        former, session.listening = session.listening, relay
+        try:
+            agreed = await began
+        except BaseException:
+            session.listening = former
+            relay.cancel()
+            await watch.close()  # a relay that is cancelled before its first step never does
+            raise
         if former is not None:
             former.cancel()
         return agreed
@@ -99,9 +118,14 @@ async def _relay(
                 params.pop("_meta", None)  # it names a subscription of this revision
                 await tell(context, message["method"], params, alone=True)
     except errors.OutlastError as error:
-        _log.warning("a session hears of changes no more: %s", error)
+        if began.done():
+            _log.warning("a session hears of changes no more: %s", error)
+        else:
+            began.set_exception(error)
     finally:
-        if not began.done():
-            began.cancel()
         await frames.aclose()
         await watch.close()
+
+
+def _not_begun() -> Exception:
+    return MCPError(INTERNAL_ERROR, "What changes here cannot be told of now")

@@ -60,10 +60,14 @@ class Replay(EventStore):
         if last is None or last.session is not session:
             return None
         own = list(self._of[session])
-        for event_id in own[own.index(last_event_id) + 1 :]:
-            kept = self._kept.get(event_id)
-            if kept is not None and kept.stream == last.stream and kept.message is not None:
-                await send_callback(EventMessage(kept.message, event_id))
+        seen = set(own[: own.index(last_event_id) + 1])
+        # And then what came while those were taken: until this is over nobody else sends it.
+        while new := [event_id for event_id in self._of.get(session, ()) if event_id not in seen]:
+            seen.update(new)
+            for event_id in new:
+                kept = self._kept.get(event_id)
+                if kept is not None and kept.stream == last.stream and kept.message is not None:
+                    await send_callback(EventMessage(kept.message, event_id))
         return last.stream
 
     def forget(self, session: object) -> None:

@@ -61,10 +61,14 @@ class OlderTasks:
             message = f"The task has already ended: {shapes.task(detailed)['status']}"
             raise MCPError(INVALID_PARAMS, message)
         await self.waiting.cancel(exchange, task_id)
-        with suppress(TimeoutError, MCPError):
+        # It is cancelled: whatever fails from here on, the client must not hear that it is not.
+        with suppress(TimeoutError, errors.TooManyWatches, errors.StoreUnavailable):
             async with asyncio.timeout(CANCEL_S_MAX):
-                await self.waiting.ended(exchange, task_id)
-        return shapes.task(await self._detailed(exchange, task_id))
+                detailed = await self.waiting.ended(exchange, task_id) or detailed
+        if detailed["status"] not in TERMINAL:
+            with suppress(errors.TooManyRequests, errors.StoreUnavailable):
+                detailed = await self._detailed(exchange, task_id)
+        return shapes.task(detailed)
 
     async def list(self, context: Context) -> dict[str, Any]:
         """One page of the caller's own tasks."""

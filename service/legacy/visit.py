@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import json
+import logging
+from collections.abc import Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
@@ -13,14 +15,16 @@ from ...domain.owner import Caller
 from ..jsonrpc import RequestId
 
 KEY_PREFIX = "session:"
+SETTLE_S_MAX = 15.0  # what a session has begun gets so long to be done once the session has ended
+
+T = TypeVar("T")
+
+_log = logging.getLogger("outlast.endpoint")
 
 
 @dataclass
 class Running:
-    """A `tools/call` that is being served. `work` ends with its plain result, or with its task.
-
-    Only what can never become a task is stopped with the session that asked for it.
-    """
+    """A `tools/call` that is being served. `work` ends with its plain result, or with its task."""
 
     work: "asyncio.Future[dict[str, Any]]"
     is_direct: bool
@@ -36,7 +40,11 @@ class Carried:
 
 @dataclass(eq=False)
 class Session:
-    """What this process keeps of one client between its requests. `id` is the SDK's."""
+    """What this process keeps of one client between its requests. `id` is the SDK's.
+
+    `stopping` is stopped with the session: what can never become a task. `going_on` is not: what
+    its client has said to a task.
+    """
 
     owner: str
     id: str | None = None
@@ -49,6 +57,9 @@ class Session:
     listening: "asyncio.Task[None] | None" = None
     uris: set[str] = field(default_factory=set[str])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_closed: bool = False
+    stopping: "set[asyncio.Future[Any]]" = field(default_factory=set["asyncio.Future[Any]"])
+    going_on: "set[asyncio.Future[Any]]" = field(default_factory=set["asyncio.Future[Any]"])
 
     @property
     def is_idle(self) -> bool:
@@ -62,14 +73,27 @@ class Session:
         named = json.dumps([self.id, request_id]).encode()
         return KEY_PREFIX + hashlib.sha256(named).hexdigest()
 
+    def stops(self, work: "asyncio.Future[Any]") -> None:
+        """Stop this with the session; now, if that has ended."""
+        if self.is_closed:
+            work.cancel()
+            return
+        self.stopping.add(work)
+        work.add_done_callback(self.stopping.discard)
+
     def close(self) -> None:
         """Stop what only this session could have had. Tasks go on: they outlast who began them."""
+        self.is_closed = True
         if self.listening is not None:
             self.listening.cancel()
-        for call in self.calls.values():
-            if call.is_direct:
-                call.work.cancel()
+        for work in self.stopping:
+            work.cancel()
         self.calls.clear()
+
+    async def settled(self) -> None:
+        """Return once what its client has said to tasks has reached them, or could not for long."""
+        if self.going_on:
+            await asyncio.wait(self.going_on, timeout=SETTLE_S_MAX)
 
 
 @dataclass(frozen=True)
@@ -84,3 +108,22 @@ class Visit:
 # The SDK runs each handler, and the writer of a session's streams, in the context of the request
 # that it serves; so this reaches where none of its signatures would take it.
 HERE: ContextVar[Visit] = ContextVar("outlast_visit")
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Do this, also when the request that it belongs to is cut off, or its session ends."""
+    doing, visit = asyncio.ensure_future(work), HERE.get(None)
+    if visit is not None:
+        visit.session.going_on.add(doing)
+        doing.add_done_callback(visit.session.going_on.discard)
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        doing.add_done_callback(_unheard)
+        raise
+
+
+def _unheard(done: "asyncio.Future[Any]") -> None:
+    """Of a failure that nobody is left to hear of the log does."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.warning("what a client said before it left was not done: %s", error)

@@ -45,7 +45,22 @@ class Adoptions:
             raise
 
     async def disown(self, history: Events, result: Any) -> None:
-        """Tell the upstream's job that this result speaks of to stop: no task will follow it."""
+        """Tell the upstream's job that this result speaks of to stop: no task will follow it.
+
+        It is told, whether or not whoever asks stays for that.
+        """
+        disowning = self._begin(self._disowned(history, result))
+        try:
+            await asyncio.shield(disowning)
+        except asyncio.CancelledError:
+            disowning.add_done_callback(_unheard)
+            raise
+
+    def leave(self, history: Events, reader: NewsReader) -> None:
+        """Stop a call whose task would have had this history, and what came of it meanwhile."""
+        self._begin(self._left(history, reader))
+
+    async def _disowned(self, history: Events, result: Any) -> None:
         task, following = fold(history), self._worker.bench.following
         if task is not None:
             await following.disown(task, following.job_in(task, result))
@@ -78,7 +93,7 @@ class Adoptions:
             and self._worker.adopt(task, reader)
         )
         if not is_adopted:
-            self._begin(self._left(history, reader))
+            self.leave(history, reader)
 
     async def _found(self, task_id: str) -> Task | None:
         """The task, if it is stored although nobody could tell us; that may still be coming."""
@@ -101,7 +116,7 @@ class Adoptions:
                 while isinstance(item := await reader.next(lambda _: None), HeldAsk):
                     pass  # nobody waits for its answer any more
                 if isinstance(item, Returned):
-                    await self.disown(history, item.result)
+                    await self._disowned(history, item.result)
         except Exception:  # noqa: BLE001 - the client has been told why there is no task
             _log.warning("a call without a task was left as it was", exc_info=True)
         finally:
@@ -112,3 +127,9 @@ class Adoptions:
         self._going_on.add(task)
         task.add_done_callback(self._going_on.discard)
         return task
+
+
+def _unheard(done: "asyncio.Future[Any]") -> None:
+    """Of a failure that nobody is left to hear of the log does."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        _log.warning("a job without a task was not told to stop: %s", error)

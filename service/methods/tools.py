@@ -172,21 +172,21 @@ class ToolMethods:
         named = {k: v for k, v in call.exchange.params.items() if k not in PARAMETERS}
         sent = replace(_tool_call(call), more=named)
         reader = NewsReader(await self._bench.upstreams.call(sent))
-        return await self._until_answered(call, reader)
-
-    async def _until_answered(self, call: Call, reader: NewsReader) -> dict[str, Any]:
         try:
-            while True:
-                item = await reader.next(call.exchange.tell)
-                if not isinstance(item, HeldAsk):
-                    return self._answer(call, item)
-                if (ask := call.exchange.ask) is not None:
-                    item.reply(await ask(item.ask.request))
-                else:
-                    message = "This call cannot ask the client anything"
-                    item.refuse(decisions.INTERNAL_ERROR, message)
+            return await self._until_answered(call, reader)
         finally:
             await reader.abandon()
+
+    async def _until_answered(self, call: Call, reader: NewsReader) -> dict[str, Any]:
+        while True:
+            item = await reader.next(call.exchange.tell)
+            if not isinstance(item, HeldAsk):
+                return self._answer(call, item)
+            if (ask := call.exchange.ask) is not None:
+                item.reply(await ask(item.ask.request))
+            else:
+                message = "This call cannot ask the client anything"
+                item.refuse(decisions.INTERNAL_ERROR, message)
 
     def _answer(self, call: Call, item: CallNews | None) -> dict[str, Any]:
         match item:
@@ -232,24 +232,36 @@ class ToolMethods:
                 reader.put_back(item)
             adopted = True
             return await self._adopt(call, reader)
+        except asyncio.CancelledError:
+            if takes and not adopted:  # it may have been answered, with a task to be followed
+                adopted = True
+                self._adoptions.leave(self._begun(call), reader)
+            raise
         finally:
             if not adopted:
                 await reader.abandon()
 
     async def _adopt(self, call: Call, reader: NewsReader) -> dict[str, Any]:
-        opening = self._opening(call)
-        worker, now = self._bench.worker.name, self._bench.commands.now()
-        history = (opening, *decisions.start_work(evolve(None, opening), worker, now))
+        history = self._begun(call)
         try:
             created = await self._adoptions.adopt(history, reader)
         except errors.QuotaExceeded:
             # It runs already: rather than lose the work, the request waits for its answer.
-            answer = await self._until_answered(call, reader)
+            try:
+                answer = await self._until_answered(call, reader)
+            finally:
+                self._adoptions.leave(history, reader)
             if not is_task(answer):
                 return answer
             await self._adoptions.disown(history, answer)
             raise
         return await self._lost_race(call) if created is None else await self._told(created, call)
+
+    def _begun(self, call: Call) -> Events:
+        """The history of a call that runs before its task begins."""
+        opening = self._opening(call)
+        worker, now = self._bench.worker.name, self._bench.commands.now()
+        return (opening, *decisions.start_work(evolve(None, opening), worker, now))
 
     async def _record(self, call: Call, item: Returned | Faulted) -> dict[str, Any]:
         """The task of a call that has ended; its plain answer, where a quota allows no task."""
@@ -323,7 +335,10 @@ class ToolMethods:
         return known.task_id
 
     async def _known_task(self, task_id: str, call: Call) -> dict[str, Any]:
-        task = await self._bench.commands.load(task_id)
+        try:
+            task = await self._bench.commands.load(task_id)
+        except errors.TaskNotFound:
+            raise errors.StoreUnavailable from None  # as above: the client calls again
         if task.opened.call_digest != call.digest:
             raise errors.IdempotencyConflict
         return await self._told(task, call)

@@ -1,0 +1,243 @@
+"""What an older client is told, when one thing comes while another is on its way."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import anyio
+import pytest
+from mcp.shared.exceptions import MCPError
+from mcp_types import ClientCapabilities
+
+from outlast.delivery.port import VERSION_META_KEY, ListenRequest, Receipt
+from outlast.domain import errors
+from outlast.domain.owner import LOCAL_CALLER
+from outlast.service.exchange import Exchange
+from outlast.service.legacy.asking import Context, NotAnswered
+from outlast.service.legacy.listening import SessionEars
+from outlast.service.legacy.tasks import Journal, OlderTasks
+from outlast.service.legacy.visit import HERE, Session, Visit
+from outlast.service.legacy.waiting import Waiting
+from outlast.tests.domain.given import DEPLOY, RESULT
+from outlast.tests.service.test_legacy_races import PATIENCE_S, Frames, Watched, agreed
+from outlast.tests.service.test_legacy_waiting import framed, no_moments
+
+pytestmark = [pytest.mark.anyio, pytest.mark.promise("older-clients-are-served")]
+
+AT = "2026-07-28T12:00:00Z"
+VERSIONED: Mapping[str, Any] = {"_meta": {VERSION_META_KEY: 3}}
+WORKING = {"status": "working", "createdAt": AT, "lastUpdatedAt": AT}
+ASKING = {"status": "input_required", "inputRequests": {"in-1": DEPLOY.request}}
+COMPLETED = {"status": "completed", "result": RESULT}
+
+
+@pytest.fixture(autouse=True)
+async def patience() -> AsyncIterator[None]:
+    with anyio.fail_after(PATIENCE_S):
+        yield
+
+
+class Refusing:
+    """The session of a client that answers each question with an error, once it may."""
+
+    can_send_request = True
+    client_capabilities = ClientCapabilities.model_validate({"elicitation": {}})
+
+    def __init__(self) -> None:
+        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
+        self.may_answer.set()
+
+    async def send_request(self, *_given: Any, **_more: Any) -> Any:
+        self.is_asked.set()
+        await self.may_answer.wait()
+        raise MCPError(-1, "no")
+
+
+def asked(session: Any, **params: Any) -> Context:
+    seen = SimpleNamespace(
+        session=session,
+        protocol_version="2025-11-25",
+        request_id=1,
+        method="tasks/cancel",
+        params=params,
+    )
+    return cast(Context, seen)
+
+
+def exchange(**params: Any) -> Exchange:
+    return Exchange(LOCAL_CALLER, 1, "tools/call", params, {}, None)
+
+
+def telling(*states: Mapping[str, Any]) -> Frames:
+    """Watches that tell this, and end."""
+
+    async def frames(_request: ListenRequest) -> AsyncGenerator[bytes]:
+        for state in states:
+            yield framed(state)
+
+    return frames
+
+
+@contextmanager
+def visiting(session: Session) -> Any:
+    """Requests of this session."""
+    before = HERE.set(Visit(LOCAL_CALLER, session))
+    try:
+        yield
+    finally:
+        HERE.reset(before)
+
+
+def failing(error: Exception) -> Callable[[Exchange], Awaitable[dict[str, Any]]]:
+    async def fails(_exchange: Exchange) -> dict[str, Any]:
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize("error", [errors.TaskNotFound(), errors.StoreUnavailable()])
+async def test_a_client_that_refuses_hears_of_that_also_when_nothing_could_be_cancelled(
+    error: Exception,
+):
+    waiting = Waiting(Watched(telling(ASKING)), no_moments, {"tasks/cancel": failing(error)})
+    with pytest.raises(NotAnswered, match="answered with an error: no"):
+        await waiting.result(asked(Refusing()), exchange(), "t")
+
+
+async def test_a_task_whose_question_is_answered_with_nonsense_is_cancelled_as_if_refused():
+    cancelled: list[str] = []
+
+    class Answering(Refusing):
+        async def send_request(self, *_given: Any, **_more: Any) -> Any:
+            return ClientCapabilities()
+
+    async def cancel(said: Exchange) -> dict[str, Any]:
+        cancelled.append(said.params["taskId"])
+        return {}
+
+    update = failing(errors.MalformedAnswer("in-1", "it has no action"))
+    methods = {"tasks/update": update, "tasks/cancel": cancel}
+    waiting = Waiting(Watched(telling(ASKING)), no_moments, methods)
+    with pytest.raises(errors.MalformedAnswer):
+        await waiting.result(asked(Answering()), exchange(), "t")
+    assert cancelled == ["t"]
+
+
+async def test_a_task_that_has_ended_is_told_though_its_question_is_refused_just_then():
+    client, both_wait = Refusing(), asyncio.Event()
+    client.may_answer.clear()
+
+    async def frames(_request: ListenRequest) -> AsyncGenerator[bytes]:
+        yield framed(ASKING)
+        await client.is_asked.wait()
+        both_wait.set()
+        await client.may_answer.wait()  # as the client does: it is first, and this in that step
+        yield framed(COMPLETED)
+
+    cancel = failing(AssertionError("there is nothing to cancel"))
+    waiting = Waiting(Watched(frames), no_moments, {"tasks/cancel": cancel})
+    result = asyncio.create_task(waiting.result(asked(client), exchange(), "t"))
+    await both_wait.wait()
+    client.may_answer.set()
+    assert await result == RESULT
+
+
+async def test_a_refusal_after_somebody_elses_answer_cancels_nothing():
+    looked = asyncio.Event()
+
+    async def frames(_request: ListenRequest) -> AsyncGenerator[bytes]:
+        if len(watched.opened) > 1:
+            looked.set()  # the answer is stored, and not told of yet
+            yield framed(WORKING)
+        yield framed(ASKING)
+        await looked.wait()
+        yield framed(COMPLETED)
+
+    watched = Watched(frames)
+    cancel = failing(AssertionError("the task goes on"))
+    waiting = Waiting(watched, no_moments, {"tasks/cancel": cancel})
+    assert await waiting.result(asked(Refusing()), exchange(), "t") == RESULT
+    assert watched.left_open == 0
+
+
+async def test_progress_that_cannot_be_read_ends_no_wait():
+    async def away(_task_id: str, _versions: Collection[int]) -> Mapping[int, Any]:
+        raise errors.StoreUnavailable
+
+    waiting = Waiting(Watched(telling({**WORKING, **VERSIONED}, COMPLETED)), away, {})
+    given = exchange(_meta={"progressToken": 1})
+    assert await waiting.result(asked(Refusing()), given, "t") == RESULT
+
+
+async def test_a_task_that_is_removed_while_it_is_waited_for_is_not_found():
+    class Removed(Watched):
+        async def open(self, request: ListenRequest) -> Any:
+            watch = await super().open(request)
+            watch.receipt = Receipt(("t",) if len(self.opened) == 1 else ())
+            return watch
+
+    watched = Removed(telling(WORKING))
+    with pytest.raises(errors.TaskNotFound):
+        await Waiting(watched, no_moments, {}).result(asked(Refusing()), exchange(), "t")
+    assert watched.left_open == 0
+
+
+@pytest.mark.parametrize(
+    "error", [errors.TooManyWatches("watches", 1), errors.TooManyRequests("polls", 1, 1.0)]
+)
+async def test_who_has_cancelled_a_task_does_not_hear_of_a_failure_to_look_at_it(error: Exception):
+    done: list[str] = []
+
+    async def get(_exchange: Exchange) -> dict[str, Any]:
+        if done and isinstance(error, errors.TooManyRequests):
+            raise error
+        return {"taskId": "t", **WORKING}
+
+    async def cancel(_exchange: Exchange) -> dict[str, Any]:
+        done.append("cancel")
+        return {}
+
+    class Full(Watched):
+        async def open(self, request: ListenRequest) -> Any:
+            if isinstance(error, errors.TooManyWatches):
+                raise error
+            return await super().open(request)
+
+    watched = Full(telling(WORKING))
+    waiting = Waiting(watched, no_moments, {"tasks/get": get, "tasks/cancel": cancel})
+    with visiting(Session("alice")):
+        answer = await OlderTasks(waiting, cast(Journal, None)).cancel(
+            asked(Refusing(), taskId="t")
+        )
+    assert (done, answer["status"]) == (["cancel"], "working")
+
+
+async def test_a_session_that_ends_while_its_watch_opens_leaves_none_open():
+    session = Session("alice", "a")
+
+    class Ending(Watched):
+        async def open(self, request: ListenRequest) -> Any:
+            session.close()
+            return await super().open(request)
+
+    watched = Ending(agreed)
+    with visiting(session), pytest.raises(MCPError):
+        await SessionEars(watched).subscribe(asked(Refusing(), uri="a:b"))
+    assert (watched.left_open, session.listening) == (0, None)
+
+
+async def test_a_session_that_ends_before_its_watch_is_read_leaves_nobody_waiting():
+    session = Session("alice", "a")
+
+    class Ending(Watched):
+        async def open(self, request: ListenRequest) -> Any:
+            # After this, and before the first step of what reads the watch.
+            asyncio.get_running_loop().call_soon(session.close)
+            return await super().open(request)
+
+    watched = Ending(agreed)
+    with visiting(session), pytest.raises(MCPError):
+        await SessionEars(watched).subscribe(asked(Refusing(), uri="a:b"))
+    assert watched.left_open == 0
