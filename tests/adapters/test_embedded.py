@@ -19,7 +19,7 @@ from outlast.adapters.embedded import LOG_BYTES_MAX, EmbeddedServer, find_runnin
 from outlast.domain.errors import ConfigurationError
 from outlast.tests.support.embedded_owner import OWNER, owner_process
 
-WAIT_S = 20
+WAIT_S = 60
 NOBODY = 65534
 SOMEBODY = 1
 CAP_DAC_OVERRIDE = 1 << 1

@@ -18,8 +18,9 @@ from starlette.routing import Route
 
 from outlast.delivery.webhook import signing
 from outlast.domain import decisions, errors
+from outlast.domain.decisions import Events
 from outlast.domain.ports import CallNews, Returned, RunningCall, Tool, ToolCall
-from outlast.domain.task import Task
+from outlast.domain.task import Task, fold
 from outlast.service.callbacks import PATH, Callbacks, Tickets
 from outlast.service.commands import Commands
 from outlast.service.legs import PENDING_KEY
@@ -141,20 +142,20 @@ class Bench:
 
     async def queued(self, **changes: Any) -> Task:
         """A task that waits for a worker."""
-        opening = replace(
-            OPENED,
-            task_id=secrets.token_urlsafe(32),
-            at=decisions.instant(self.clock()),
-            **changes,
-        )
-        return await self.commands.open(decisions.open_task(opening))
+        return await self.commands.open(self._opening(**changes))
 
     async def opened(self, *wishes: Wish, **changes: Any) -> Task:
-        """A task in its first attempt, and after these wishes."""
-        task = await self.queued(**changes)
+        """A task in its first attempt, and after these wishes. No worker can be there before."""
+        events = self._opening(**changes)
         for wish in (starts(self.clock), *wishes):
-            task = await self.commands.change(task.id, wish, task)
-        return task
+            task = fold(events)
+            assert task is not None
+            events = (*events, *wish(task))
+        return await self.commands.open(events)
+
+    def _opening(self, **changes: Any) -> Events:
+        task_id, at = secrets.token_urlsafe(32), decisions.instant(self.clock())
+        return decisions.open_task(replace(OPENED, task_id=task_id, at=at, **changes))
 
     async def delegated(self, **changes: Any) -> tuple[Task, Job]:
         """A task whose job runs elsewhere, and the job."""

@@ -15,7 +15,7 @@ from outlast.tests.support.sessions import RawSession, request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("older-tasks-are-ours")]
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 RELATED = "io.modelcontextprotocol/related-task"
 INVALID_PARAMS, NOT_FOUND = -32602, -32601
 

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx2
 import psycopg
 import pytest
 from standardwebhooks import Webhook

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.applications import Starlette
 
-STOP_S_MAX = 20.0
+STOP_S_MAX = 60.0
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.support.ports import free_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "ops" / "deploy"
-READY_S_MAX = 20.0
-STOP_S_MAX = 20.0
+READY_S_MAX = 60.0
+STOP_S_MAX = 60.0
 
 
 def nginx_conf(port: int, replicas: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WAIT_S = 20
+WAIT_S = 60
 
 # It commits 100 rows, says its server's pid, and ends in order when its input closes.
 # Another user may have no way to the interpreter, so it changes the user once all is imported.

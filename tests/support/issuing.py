@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 AUDIENCE = "https://outlast.example/mcp"
-BOUND_S = 20.0
+BOUND_S = 60.0
 USUAL = "outlast:call outlast:watch"
 
 _FAMILIES = {"RS": RSAAlgorithm, "PS": RSAAlgorithm, "ES": ECAlgorithm, "Ed": OKPAlgorithm}
