@@ -2,14 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import anyio
 import pytest
 
-from outlast.delivery.port import ListenRequest, Receipt
+from outlast.delivery.port import ListenRequest
 from outlast.domain import errors
 from outlast.service.exchange import Exchange
 from outlast.service.legacy import lines
@@ -20,17 +20,22 @@ from outlast.service.legacy.tasks import Journal, OlderTasks
 from outlast.service.legacy.waiting import Waiting
 from outlast.service.policy import Policies, Policy, Run
 from outlast.tests.domain.given import DEPLOY, YES
-from outlast.tests.service.test_legacy_waiting import framed, no_moments
+from outlast.tests.service.legacy_played import (
+    PATIENCE_S,
+    Frames,
+    Watched,
+    agreed,
+    framed,
+    no_moments,
+    told,
+)
 from outlast.tests.support.sessions import request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("older-clients-are-served")]
 
-PATIENCE_S = 20.0
 WORKING, CANCELLED = framed({"status": "working"}), framed({"status": "cancelled"})
 ASKING = framed({"status": "input_required", "inputRequests": {"in-1": DEPLOY.request}})
 TASK: Mapping[str, Any] = {"resultType": "task", "taskId": "t", "status": "working"}
-
-Frames = Callable[[ListenRequest], AsyncGenerator[bytes]]
 
 
 class Lines:
@@ -67,54 +72,6 @@ class Lines:
         params = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": info}
         self.say(request("initialize", params, 0), told("notifications/initialized"))
         await self.hears(id=0)
-
-
-class Watched:
-    """A listener and its watches, whose frames are up to the test."""
-
-    def __init__(self, frames: Frames) -> None:
-        self._frames, self.opened, self.closed = frames, list[ListenRequest](), 0
-        self.changed = asyncio.Event()
-
-    async def open(self, request: ListenRequest) -> "_Watch":
-        self.opened.append(request)
-        return _Watch(self, self._frames(request))
-
-    @property
-    def left_open(self) -> int:
-        return len(self.opened) - self.closed
-
-    async def all_closed(self, but: int = 0) -> None:
-        """Return once only so many watches are open. Those of a session are closed as it ends."""
-        while self.left_open > but:
-            self.changed.clear()
-            await self.changed.wait()
-
-
-class _Watch:
-    receipt = Receipt(("t",))
-
-    def __init__(self, of: Watched, frames: AsyncGenerator[bytes]) -> None:
-        self._of, self._frames, self._is_open = of, frames, True
-
-    def frames(self) -> AsyncGenerator[bytes]:
-        return self._frames
-
-    async def close(self) -> None:
-        self._of.closed += self._is_open
-        self._is_open = False
-        self._of.changed.set()
-
-
-def told(method: str, **params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}
-
-
-async def agreed(request: ListenRequest) -> AsyncGenerator[bytes]:
-    """What any watch of a session begins with; then all is quiet."""
-    params = {"notifications": request.params["notifications"]}
-    yield json.dumps(told("notifications/subscriptions/acknowledged", **params)).encode()
-    await asyncio.Event().wait()
 
 
 def tasks(*frames: bytes, then: Awaitable[object] | None = None) -> Frames:

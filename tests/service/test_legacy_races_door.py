@@ -27,8 +27,7 @@ from outlast.service.legacy.waiting import Waiting
 from outlast.service.policy import Policies, Policy
 from outlast.service.throttle import Throttle
 from outlast.service.wiring.identity import own_access
-from outlast.tests.service.test_legacy_races import PATIENCE_S, Watched, agreed, told
-from outlast.tests.service.test_legacy_waiting import no_moments
+from outlast.tests.service.legacy_played import PATIENCE_S, Watched, agreed, no_moments, told
 from outlast.tests.support.sessions import ACCEPT, LATEST, request
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("sessions-are-bounded")]

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
@@ -15,14 +14,23 @@ from outlast.delivery.port import VERSION_META_KEY, ListenRequest, Receipt
 from outlast.domain import errors
 from outlast.domain.owner import LOCAL_CALLER
 from outlast.service.exchange import Exchange
-from outlast.service.legacy.asking import Context, NotAnswered
+from outlast.service.legacy.asking import NotAnswered
 from outlast.service.legacy.listening import SessionEars
 from outlast.service.legacy.tasks import Journal, OlderTasks
 from outlast.service.legacy.visit import HERE, Session, Visit
 from outlast.service.legacy.waiting import Waiting
 from outlast.tests.domain.given import DEPLOY, RESULT
-from outlast.tests.service.test_legacy_races import PATIENCE_S, Frames, Watched, agreed
-from outlast.tests.service.test_legacy_waiting import framed, no_moments
+from outlast.tests.service.legacy_played import (
+    PATIENCE_S,
+    Frames,
+    Refusing,
+    Watched,
+    agreed,
+    asked,
+    exchange,
+    framed,
+    no_moments,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("older-clients-are-served")]
 
@@ -37,37 +45,6 @@ COMPLETED = {"status": "completed", "result": RESULT}
 async def patience() -> AsyncIterator[None]:
     with anyio.fail_after(PATIENCE_S):
         yield
-
-
-class Refusing:
-    """The session of a client that answers each question with an error, once it may."""
-
-    can_send_request = True
-    client_capabilities = ClientCapabilities.model_validate({"elicitation": {}})
-
-    def __init__(self) -> None:
-        self.is_asked, self.may_answer = asyncio.Event(), asyncio.Event()
-        self.may_answer.set()
-
-    async def send_request(self, *_given: Any, **_more: Any) -> Any:
-        self.is_asked.set()
-        await self.may_answer.wait()
-        raise MCPError(-1, "no")
-
-
-def asked(session: Any, **params: Any) -> Context:
-    seen = SimpleNamespace(
-        session=session,
-        protocol_version="2025-11-25",
-        request_id=1,
-        method="tasks/cancel",
-        params=params,
-    )
-    return cast(Context, seen)
-
-
-def exchange(**params: Any) -> Exchange:
-    return Exchange(LOCAL_CALLER, 1, "tools/call", params, {}, None)
 
 
 def telling(*states: Mapping[str, Any]) -> Frames:
@@ -95,6 +72,26 @@ def failing(error: Exception) -> Callable[[Exchange], Awaitable[dict[str, Any]]]
         raise error
 
     return fails
+
+
+async def test_a_client_that_refuses_hears_of_that_and_not_of_the_cancel_that_follows():
+    cancelled = asyncio.Event()
+
+    async def frames(_request: ListenRequest) -> AsyncGenerator[bytes]:
+        yield framed(ASKING)
+        await cancelled.wait()
+        yield framed({"status": "cancelled"})
+
+    async def cancel(_said: Exchange) -> dict[str, Any]:
+        cancelled.set()
+        await watched.all_closed()
+        return {}
+
+    watched = Watched(frames)
+    waiting = Waiting(watched, no_moments, {"tasks/cancel": cancel})
+    with pytest.raises(NotAnswered, match="answered with an error: no"):
+        await waiting.result(asked(Refusing()), exchange(), "t")
+    assert cancelled.is_set()
 
 
 @pytest.mark.parametrize("error", [errors.TaskNotFound(), errors.StoreUnavailable()])

@@ -16,7 +16,7 @@ from outlast.delivery.websocket import Switchboard
 from outlast.domain.owner import LOCAL_CALLER, Caller
 from outlast.service.socket import Socket
 from outlast.service.wiring.identity import own_access
-from outlast.tests.service.test_legacy_races import PATIENCE_S, Watched
+from outlast.tests.service.legacy_played import PATIENCE_S, Watched
 from outlast.tests.support.mcp import envelope
 from outlast.tests.support.streams import LISTEN
 
