@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
+import orjson
 from mcp import MCPError
 from mcp_types import METHOD_NOT_FOUND
 
@@ -273,8 +274,12 @@ async def _all_pages(link: Link, shape: Shape) -> list[dict[str, Json]]:
 
 
 def _kept(before: Definitions, now: Definitions) -> Definitions:
-    """What was there before, if it is the same also to the reader of its JSON (1 is not true)."""
-    return before if before == now and repr(before) == repr(now) else now
+    """What was there before, if it is the same to the reader of its JSON (1 is not true)."""
+    try:
+        is_same = len(before) == len(now) and orjson.dumps(before) == orjson.dumps(now)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, say
+        return now
+    return before if is_same else now
 
 
 def _entries(page: Mapping[str, Json], key: str) -> list[dict[str, Json]]:

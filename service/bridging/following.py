@@ -96,9 +96,9 @@ class Following:
         if not task.status.is_terminal:
             seen = await bridge.look(task)
             pace = (seen.pace if isinstance(seen, Working) else None) or pace
-            task = await self._seen(task, pace, seen)
+            followed, task = task, await self._seen(task, pace, seen)
             if isinstance(seen, Failed) and seen.is_to_stop:  # told before, it would be "cancelled"
-                await bridge.cancel(task)
+                await bridge.cancel(followed)
         if decisions.is_overdue(task, self._now()):
             task = await self._end_overdue(bridge, task)
         return None if task.status.is_terminal else _pause_s(task, pace, self._now())
@@ -207,7 +207,9 @@ class Following:
     async def _end_as_stopped(self, task: Task) -> Task:
         """The job is cancelled: by us, if it was we who told it to stop as its time was up."""
         if _job(task).get(OVERDUE) and not task.cancel_requested:
-            task = await self._end(task, lambda newest: jobs.end_overdue(newest, self._now()))
+            # Its time is up also where it was another process that knew so, whose clock is ahead.
+            up = max(self._now(), task.due_at or self._now())
+            task = await self._end(task, lambda newest: jobs.end_overdue(newest, up))
         return task if task.status.is_terminal else await self._end_as_cancelled(task)
 
     async def _end_as_cancelled(self, task: Task) -> Task:

@@ -27,3 +27,4 @@ async def served(app: Any, host: str, port: int) -> AsyncGenerator[str]:
         finally:
             server.should_exit = True
             await asyncio.wait({serving})
+            serving.result()

@@ -47,9 +47,10 @@ class SessionEars:
         """`resources/subscribe`: answered once its changes are heard."""
         session, uri = HERE.get().session, str((context.params or {})["uri"])
         async with session.lock:
-            if uri in session.uris:
+            is_heard = session.listening is not None and not session.listening.done()
+            if uri in session.uris and is_heard:
                 return {}
-            if len(session.uris) >= URIS_MAX:
+            if len(session.uris - {uri}) >= URIS_MAX:
                 raise errors.InvalidCall(f"At most {URIS_MAX} subscriptions in a session")
             session.uris.add(uri)
             try:
@@ -95,6 +96,8 @@ class SessionEars:
             agreed = await began
         except BaseException:
             session.listening = former
+            if former is not None and session.is_closed:
+                former.cancel()
             relay.cancel()
             await watch.close()  # a relay that is cancelled before its first step never does
             raise

@@ -106,9 +106,10 @@ class Waiting:
 
     async def _unended(self, exchange: Exchange, task_id: str) -> State:
         """Raises TaskNotFound for a task that was removed: its watch ends without a last state."""
-        async with self._watching(exchange, task_id):
-            message = "This server is going away; the task goes on without it"
-            raise MCPError(INTERNAL_ERROR, message)
+        with suppress(errors.TooManyWatches, errors.StoreUnavailable):  # then it is not known
+            async with self._watching(exchange, task_id):
+                pass
+        raise MCPError(INTERNAL_ERROR, "This server is going away; the task goes on without it")
 
     async def _ask(
         self, context: Context, exchange: Exchange, task_id: str, key: str, request: Any

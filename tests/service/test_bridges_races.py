@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -76,9 +77,11 @@ class Obedient(Fake):
     def __init__(self, then: Then) -> None:
         super().__init__()
         self._then = then
+        self.told: list[Any] = []
 
     async def cancel(self, task: Task) -> bool | None:
         self.seen = Cancelled()
+        self.told.append(task.job)
         self.cancels += 1
         if self.cancels == 1:
             await self._then()
@@ -113,7 +116,10 @@ async def test_a_job_that_we_stop_when_its_time_is_up_has_timed_out_whatever_com
     assert has_timed_out(task), task
 
 
-async def test_a_job_that_we_stop_when_its_time_is_up_has_timed_out_although_none_could_store_it():
+@pytest.mark.parametrize("seconds_back", [0, 3])
+async def test_a_job_that_we_stop_when_its_time_is_up_has_timed_out_although_none_could_store_it(
+    seconds_back: int,
+):
     world = World()
     await world.overdue()
 
@@ -125,6 +131,7 @@ async def test_a_job_that_we_stop_when_its_time_is_up_has_timed_out_although_non
     with pytest.raises(errors.StoreUnavailable):
         await Following(commands, [bridge]).look(await world.task())
     assert bridge.cancels == 1
+    world.seconds -= seconds_back  # another process looks next, by a clock of its own
     assert has_timed_out(await world.look_until_its_end(bridge))
 
 
@@ -156,3 +163,4 @@ async def test_a_job_that_can_never_end_is_told_to_stop_once_it_is_known_why() -
     bridge.seen = Failed(error, is_to_stop=True)
     await Following(world.commands, [bridge]).look(await world.task())
     assert (told, (await world.task()).error) == ([TaskStatus.FAILED], error)
+    assert [job["id"] for job in bridge.told] == ["job-1"]

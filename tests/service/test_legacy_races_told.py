@@ -181,6 +181,21 @@ async def test_a_task_that_is_removed_while_it_is_waited_for_is_not_found():
     assert watched.left_open == 0
 
 
+@pytest.mark.parametrize("error", [errors.TooManyWatches("watches", 1), errors.StoreUnavailable()])
+async def test_a_server_that_goes_away_leaves_the_task_alone_whatever_else_it_cannot_do(
+    error: Exception,
+):
+    class Leaving(Watched):
+        async def open(self, request: ListenRequest) -> Any:
+            if self.opened:
+                raise error
+            return await super().open(request)
+
+    waiting = Waiting(Leaving(telling(WORKING)), no_moments, {})
+    with pytest.raises(MCPError, match="the task goes on without it"):
+        await waiting.result(asked(Refusing()), exchange(), "t")
+
+
 @pytest.mark.parametrize(
     "error", [errors.TooManyWatches("watches", 1), errors.TooManyRequests("polls", 1, 1.0)]
 )
@@ -238,3 +253,48 @@ async def test_a_session_that_ends_before_its_watch_is_read_leaves_nobody_waitin
     with visiting(session), pytest.raises(MCPError):
         await SessionEars(watched).subscribe(asked(Refusing(), uri="a:b"))
     assert watched.left_open == 0
+
+
+@pytest.mark.parametrize("gives_up", [True, False], ids=["given up", "waited for"])
+async def test_a_session_that_ends_while_a_watch_takes_the_place_of_another_leaves_none_open(
+    gives_up: bool,
+):
+    session, begins = Session("alice", "a"), asyncio.Event()
+
+    async def frames(request: ListenRequest) -> AsyncGenerator[bytes]:
+        if len(watched.opened) > 1:
+            begins.set()
+            await asyncio.Event().wait()
+        async for frame in agreed(request):
+            yield frame
+
+    watched = Watched(frames)
+    with visiting(session):
+        await SessionEars(watched).subscribe(asked(Refusing(), uri="a:1"))
+        second = asyncio.create_task(SessionEars(watched).subscribe(asked(Refusing(), uri="a:2")))
+    await begins.wait()
+    session.close()
+    if gives_up:
+        second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    await watched.all_closed()
+
+
+async def test_what_is_subscribed_again_is_heard_again_where_the_watch_has_failed():
+    session = Session("alice", "a")
+
+    async def frames(request: ListenRequest) -> AsyncGenerator[bytes]:
+        begun = agreed(request)
+        yield await anext(begun)
+        if len(watched.opened) > 1:
+            await asyncio.Event().wait()
+        raise errors.StoreUnavailable
+
+    watched = Watched(frames)
+    with visiting(session):
+        for count in (1, 2, 2):
+            await SessionEars(watched).subscribe(asked(Refusing(), uri="a:b"))
+            assert len(watched.opened) == count
+            await watched.all_closed(but=count - 1)
+    session.close()
+    await watched.all_closed()

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from outlast.domain import errors
 from outlast.service import settings
 from outlast.service.cli import serving
+from outlast.service.client import hook
 
 pytestmark = pytest.mark.anyio
 
@@ -28,3 +29,9 @@ async def test_a_store_that_goes_away_before_it_is_opened_is_an_error_and_no_exi
         running = asyncio.create_task(server.serve([listener]))
         with pytest.raises(errors.ConfigurationError, match="the log says why"):
             await asyncio.wait_for(running, 20)
+
+
+async def test_an_endpoint_of_the_clients_own_that_cannot_open_is_an_error():
+    with pytest.raises(errors.ConfigurationError, match="the log says why"):
+        async with asyncio.timeout(20), hook.served(Starlette(lifespan=gone), "127.0.0.1", 0):
+            pass
