@@ -117,10 +117,9 @@ class Link:
         self.hears, self.hearings = asyncio.Event(), 0
         self._owner = owner
         self._closing = False
-        self._end = anyio.Event()
+        self._end, self._settled = anyio.Event(), asyncio.Event()
         self._log_level: str | None = None
         self._reason: str | None = None
-        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A fresh context: the connection outlives the request that happened to need it first.
         self._task = asyncio.create_task(self._run(), context=Context())
 
@@ -130,7 +129,7 @@ class Link:
         left_s = None if within_s is None else self.begun_at + within_s - time.monotonic()
         try:
             async with asyncio.timeout(None if left_s is None else max(0.0, left_s)):
-                await asyncio.shield(self._opened)
+                await self._settled.wait()
         except TimeoutError:
             reason = f"it has not answered for {within_s:g} s"
             raise errors.UpstreamUnavailable(self.settings.name, reason) from None
@@ -241,15 +240,18 @@ class Link:
             async with AsyncExitStack() as stack:
                 await self._open_in_time(stack, fate)
                 self.opened_at = time.monotonic()
-                self._opened.set_result(None)
+                self._settled.set()
                 await self._end.wait()
         except Exception as error:
-            self._reason = self._reason or fate.lost or _plain(error)
+            self._end_for(fate.lost or _plain(error))
             logger.debug("upstream %s: the connection failed", self.settings.name, exc_info=True)
         finally:
-            self._lose()
-            if not self._opened.done():
-                self._opened.set_result(None)
+            self._end_for(None)
+
+    def _end_for(self, reason: str | None) -> None:
+        self._reason = self._reason or reason
+        self._lose()
+        self._settled.set()
 
     def _lose(self) -> None:
         if self.is_over:
@@ -268,9 +270,7 @@ class Link:
                 await self._open(stack)
         except Exception as error:
             # Here: to close what was half opened may take as long as the server likes.
-            self._reason = fate.lost or _plain(error)
-            self._lose()
-            self._opened.set_result(None)
+            self._end_for(fate.lost or _plain(error))
             raise
 
     async def _open(self, stack: AsyncExitStack) -> None:

@@ -50,8 +50,8 @@ class Sessions(Protocol):
         """Whether this `initialize` is theirs, and no mistake of another client's."""
         ...
 
-    def open(self, caller: Caller, body: bytes) -> Response:
-        """Answer it. Raises Rejection."""
+    def open(self, caller: Caller, request_id: RequestId, body: bytes) -> Response:
+        """Answer it."""
         ...
 
 
@@ -92,7 +92,7 @@ class Endpoint:
             if message.id is None:
                 return self._notified(message)
             if message.method == INITIALIZE and self._begins_session(request):
-                return cast(Sessions, self._sessions).open(caller, body)
+                return cast(Sessions, self._sessions).open(caller, message.id, body)
             headers = request.headers
             envelope.check(message, headers, require_task_name=self._require_task_name)
             exchange = Exchange(

@@ -1,8 +1,13 @@
-"""Waiting for one of several things, and for about so long."""
+"""Waiting for one of several things, for about so long, and for what goes on by itself."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable
+from functools import partial
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def varied(seconds: float) -> float:
@@ -24,3 +29,17 @@ async def first(*waits: Awaitable[object]) -> None:
         await asyncio.gather(*futures, return_exceptions=True)
     for future in done:
         future.result()
+
+
+async def outlasting(doing: "asyncio.Future[T]", log: logging.Logger, failed: str) -> T:
+    """What this comes to. It goes on where whoever waits leaves; then the log has its failure."""
+    try:
+        return await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        doing.add_done_callback(partial(_unheard, log, failed))
+        raise
+
+
+def _unheard(log: logging.Logger, failed: str, done: "asyncio.Future[Any]") -> None:
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.warning("%s: %s", failed, error)

@@ -103,11 +103,9 @@ class Door:
         version = request.headers.get(VERSION.decode())
         return version not in MODERN_PROTOCOL_VERSIONS
 
-    def open(self, caller: Caller, body: bytes) -> Response:
+    def open(self, caller: Caller, request_id: jsonrpc.RequestId, body: bytes) -> Response:
         """See `Sessions`."""
-        session = Session(caller.owner.key)
-        self._demand_room(session.owner)
-        return _Handed(self, Visit(caller, session, _request_id(jsonrpc.decoded(body))), body)
+        return _Handed(self, Visit(caller, Session(caller.owner.key), request_id), body)
 
     async def serve(self, request: Request) -> Response:
         """Answer one request of a session. Never raises but for a client that has gone."""
@@ -195,7 +193,7 @@ class Door:
                 self._forget(session)
 
     def _demand_place(self, visit: Visit) -> None:
-        """Room for one session more: others may have come to be since this one was admitted."""
+        """Room for one session more. Asked here, where it is taken: many may begin at once."""
         if _is_taken(visit):
             message = "Another request in flight has an id that reads the same"
             raise Rejection(INVALID_REQUEST, message)

@@ -13,6 +13,7 @@ import anyio
 
 from ...domain.owner import Caller
 from ..jsonrpc import RequestId
+from ..waits import outlasting
 
 KEY_PREFIX = "session:"
 SETTLE_S_MAX = 15.0  # what a session has begun gets so long to be done once the session has ended
@@ -116,14 +117,4 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     if visit is not None:
         visit.session.going_on.add(doing)
         doing.add_done_callback(visit.session.going_on.discard)
-    try:
-        return await asyncio.shield(doing)
-    except asyncio.CancelledError:
-        doing.add_done_callback(_unheard)
-        raise
-
-
-def _unheard(done: "asyncio.Future[Any]") -> None:
-    """Of a failure that nobody is left to hear of the log does."""
-    if not done.cancelled() and (error := done.exception()) is not None:
-        _log.warning("what a client said before it left was not done: %s", error)
+    return await outlasting(doing, _log, "what a client said before it left was not done")

@@ -12,6 +12,7 @@ from ...domain.ports import HeldAsk, Returned
 from ...domain.task import Task, fold
 from ..commands import Commands
 from ..news import NewsReader
+from ..waits import outlasting
 from ..worker import Worker
 
 LEAVE_S_MAX = 30.0  # to stop a call that nobody is there for, and what came of it
@@ -50,11 +51,7 @@ class Adoptions:
         It is told, whether or not whoever asks stays for that.
         """
         disowning = self._begin(self._disowned(history, result))
-        try:
-            await asyncio.shield(disowning)
-        except asyncio.CancelledError:
-            disowning.add_done_callback(_unheard)
-            raise
+        await outlasting(disowning, _log, "a job without a task was not told to stop")
 
     def leave(self, history: Events, reader: NewsReader) -> None:
         """Stop a call whose task would have had this history, and what came of it meanwhile."""
@@ -127,9 +124,3 @@ class Adoptions:
         self._going_on.add(task)
         task.add_done_callback(self._going_on.discard)
         return task
-
-
-def _unheard(done: "asyncio.Future[Any]") -> None:
-    """Of a failure that nobody is left to hear of the log does."""
-    if not done.cancelled() and (error := done.exception()) is not None:
-        _log.warning("a job without a task was not told to stop: %s", error)

@@ -75,7 +75,7 @@ async def taken(response: Response, scope: Scope) -> Taken:
 
 async def opened(door: Door) -> str:
     """The id of a new session."""
-    response = door.open(LOCAL_CALLER, json.dumps(HELLO).encode())
+    response = door.open(LOCAL_CALLER, HELLO["id"], json.dumps(HELLO).encode())
     return (await taken(response, scope_of("POST"))).headers["mcp-session-id"]
 
 
@@ -114,7 +114,9 @@ async def running(bounds: Bounds, watched: Watched | None = None) -> AsyncIterat
 
 async def test_sessions_that_begin_at_once_are_as_many_as_may_be():
     async with running(Bounds(sessions=9, sessions_per_owner=2, idle_s=60)) as door:
-        responses = [door.open(LOCAL_CALLER, json.dumps(HELLO).encode()) for _ in range(5)]
+        responses = [
+            door.open(LOCAL_CALLER, HELLO["id"], json.dumps(HELLO).encode()) for _ in range(5)
+        ]
         answers = await asyncio.gather(*(taken(one, scope_of("POST")) for one in responses))
         assert sorted(one.status for one in answers) == [200, 200, 503, 503, 503]
         refused = json.loads(next(one.body for one in answers if one.status != 200))
