@@ -150,10 +150,13 @@ def of_forward(
 
 
 def _passed_on(meta: Mapping[str, Json] | None) -> Result:
+    """Without a trace context that is none: some servers stumble over one that is no string."""
     return {
         key: value
         for key, value in (meta or {}).items()
-        if key not in _OF_THE_EXCHANGE and not key.startswith(_OURS)
+        if key not in _OF_THE_EXCHANGE
+        and not key.startswith(_OURS)
+        and (key not in TRACE_KEYS or isinstance(value, str))
     }
 
 

@@ -356,6 +356,17 @@ async def parked(client: RawClient) -> str:
 
 
 @pytest.mark.promise("bad-input-kills-nothing")
+@pytest.mark.parametrize("key", ["traceparent", "tracestate", "baggage"])
+async def test_a_trace_context_that_is_none_does_not_reach_the_upstream(
+    client: RawClient, key: str
+):
+    """Found: the upstream stumbled over one that is no string, and the call failed."""
+    meta = {key: True}
+    reply = await client.call("sign_auto_before", {"document": "d"}, meta=meta)
+    assert reply.result["resultType"] == "input_required"
+
+
+@pytest.mark.promise("bad-input-kills-nothing")
 @settings(
     max_examples=200,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
