@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 from ..domain import decisions, errors
 from ..domain.decisions import Events
@@ -11,6 +12,7 @@ from .waits import first, varied
 from .workbench import Workbench
 
 UPSTREAM_RETRY_S = 2.0  # a task whose upstream is away is tried again after this, or a bit less
+COMES_SECOND_S = 3 * UPSTREAM_RETRY_S  # for so long after that, others may try before this worker
 STORE_PAUSE_S = 0.5  # between two tries while the store is away
 
 LOST = "its worker fell silent"
@@ -26,6 +28,12 @@ class Beginning:
     ) -> None:
         self._name, self._bench, self._dispatcher = name, bench, dispatcher
         self._draining = draining
+        self._refused_at = float("-inf")
+
+    @property
+    def comes_second(self) -> bool:
+        """Whether it lately took what it could not begin, which another might have begun."""
+        return time.monotonic() - self._refused_at < COMES_SECOND_S
 
     async def attempt(self, task: Task) -> Task | None:
         """The task with the next attempt, which is ours; None where it is not to be run here now.
@@ -79,6 +87,7 @@ class Beginning:
             await first(ready, self._draining.wait())
         except errors.UpstreamUnavailable as error:
             _log.warning("%s", error, extra={"task": task.id, "upstream": upstream})
+            self._refused_at = time.monotonic()
             if task.is_running:
                 await self._bench.commands.change(
                     task.id, lambda newest: self._lost(newest, task.attempt), task

@@ -34,6 +34,7 @@ BEAT_S = 1.5
 CLAIM_RECHECK_S = 1.0
 CLAIM_QUIET_S = 5.0  # less than a lease: one that began unheard is known of before it ends
 CLAIM_PAUSE_S_MIN = 0.05  # the store's clock and ours do not call over in the same moment
+CLAIM_YIELD_S = 0.25  # all wake as a task is due: who could not begin it last time wakes after them
 CLAIM_BATCH_MAX = 32
 LOOKS_MAX = 32  # at jobs elsewhere, at once; what looks beyond that takes slots
 LOOP_PAUSE_S = 1.0  # before a loop that failed begins anew
@@ -189,7 +190,8 @@ class Worker:
         if is_called or claimed:
             return varied(CLAIM_RECHECK_S)
         quiet_s = await self._stores.dispatcher.quiet_s(self.name) or varied(CLAIM_RECHECK_S)
-        return max(min(quiet_s, varied(CLAIM_QUIET_S)), CLAIM_PAUSE_S_MIN)
+        pause_s = max(min(quiet_s, varied(CLAIM_QUIET_S)), CLAIM_PAUSE_S_MIN)
+        return pause_s + (CLAIM_YIELD_S if self._beginning.comes_second else 0.0)
 
     def _spawn(self, task_id: str, job: Coroutine[Any, Any, None]) -> None:
         if task_id in self._jobs:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from outlast.domain.ports import (
     HeldAsk,
     Returned,
 )
+from outlast.tests.support.listening import accepting
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.upstreams import (
     FORM,
@@ -120,7 +121,7 @@ class TestLoss:
             async with McpUpstreams([UpstreamSettings("everyday", url=url)]) as upstreams:
                 running = await begin(upstreams, "hold", {"folder": str(tmp_path)})
                 await until_it_exists(tmp_path / "started")
-                gateway.refuse_all_but(b'"hold"')
+                await gateway.refuse_all_but(b'"hold"')
                 with pytest.raises(errors.UpstreamUnavailable):
                     await begin(upstreams, "pid")
                 await running.cancel()
@@ -305,47 +306,37 @@ async def answering(status: bytes, body: bytes) -> AsyncIterator[int]:
         writer.write(head % (status, kind, len(body)) + body)
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
+    async with accepting(answer) as port:
+        yield port
 
 
 class Gateway:
     """A TCP gateway that can be told to take no new connection and to cut the old ones."""
 
-    _server: asyncio.Server
-
     def __init__(self, target: int) -> None:
         self.port = 0
         self._target = target
+        self._door = AsyncExitStack()
         self._open: dict[asyncio.StreamWriter, bytes] = {}
-        self._is_refusing = False
 
     @classmethod
     @asynccontextmanager
     async def open(cls, target: int) -> AsyncIterator["Gateway"]:
         gateway = cls(target)
-        gateway._server = await asyncio.start_server(gateway._carry, "127.0.0.1", 0)
-        gateway.port = gateway._server.sockets[0].getsockname()[1]
+        gateway.port = await gateway._door.enter_async_context(accepting(gateway._carry))
         try:
             yield gateway
         finally:
-            gateway.refuse_all_but(None)
-            await gateway._server.wait_closed()
+            await gateway.refuse_all_but(None)
 
-    def refuse_all_but(self, words: bytes | None) -> None:
+    async def refuse_all_but(self, words: bytes | None) -> None:
         """Close the door, and every connection over which these words have not been sent."""
-        self._is_refusing = True
-        self._server.close()
+        await self._door.aclose()
         for writer, sent in list(self._open.items()):
             if words is None or words not in sent:
                 writer.transport.abort()
 
     async def _carry(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        # Taken by the kernel before the door was closed, and handed to us after it.
-        if self._is_refusing:
-            back.transport.abort()
-            return
         self._open[back] = b""
         far, forth = await asyncio.open_connection("127.0.0.1", self._target)
         answers = asyncio.create_task(_pump(far, back))
@@ -359,7 +350,6 @@ class Gateway:
             del self._open[back]
             forth.close()
             await answers
-            back.close()
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

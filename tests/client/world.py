@@ -1,6 +1,5 @@
 """Two servers on one database behind one address, and clients that hear of tasks in five ways."""
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from outlast.domain.clienting import Journal
 from outlast.service.client import Handlers, TaskClient, TaskHandle
 from outlast.service.client.client import Via
 from outlast.tests.support.balancer import Balancer
+from outlast.tests.support.listening import accepting
 from outlast.tests.support.serving import Serving, command_of, serving
 
 PATIENCE_S = 60.0
@@ -71,14 +71,11 @@ async def world(folder: Path, database_url: str) -> AsyncGenerator[World]:
     """An address with no server behind it yet."""
     made = World(folder, database_url)
     made.balancer = Balancer(made.ports)
-    listener = await asyncio.start_server(made.balancer.serve, "127.0.0.1", 0)
-    made.balancer.port = listener.sockets[0].getsockname()[1]
     try:
-        yield made
+        async with accepting(made.balancer.serve) as made.balancer.port:
+            yield made
     finally:
-        listener.close()
         await made.balancer.close()
-        await listener.wait_closed()
 
 
 class Person:

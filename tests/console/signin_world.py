@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.issuing import SigningKey, signed
+from outlast.tests.support.listening import stop
 from outlast.tests.support.serving import Serving, serving
 
 COOKIE = "outlast_console"
@@ -165,7 +166,7 @@ async def issuing(audience: str) -> AsyncGenerator[Issuer]:
             try:
                 yield issuer
             finally:
-                server.should_exit = True
+                await stop(server)
 
 
 def here(place: str, base: str) -> str:

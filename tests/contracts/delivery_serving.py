@@ -6,7 +6,9 @@ from typing import Any
 
 import uvicorn
 
-from outlast.tests.contracts.delivery_wire import NARROW_BYTES, stop_listening, turns
+from outlast.tests.contracts.delivery_wire import NARROW_BYTES
+from outlast.tests.support.listening import stop_listening
+from outlast.tests.support.turns import turns
 
 
 class Served:

@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from outlast.tests.contracts.delivery_histories import Fault
+from outlast.tests.support.listening import accepting
+from outlast.tests.support.turns import turns
 
 CHUNK_BYTES = 65_536
 NARROW_BYTES = 8_192
@@ -51,12 +53,10 @@ class Wire:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator["Wire"]:
-        listener = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = listener.sockets[0].getsockname()[1]
         try:
-            yield self
+            async with accepting(self._serve) as self.port:
+                yield self
         finally:
-            await stop_listening(listener)
             while self._joined:
                 self.cut()
                 await asyncio.gather(turns(), *self._joined, return_exceptions=True)
@@ -137,20 +137,3 @@ async def _pass_on(chunk: bytes, writer: asyncio.StreamWriter, record: bytearray
         record += chunk
     writer.write(chunk)
     await writer.drain()
-
-
-async def stop_listening(listener: asyncio.Server) -> None:
-    """Accept no more, let what was accepted become a connection, then close.
-
-    asyncio drops a socket that it accepts just before `close` without closing it.
-    """
-    for listening in listener.sockets:
-        asyncio.get_running_loop().remove_reader(listening.fileno())
-    await turns()
-    listener.close()
-
-
-async def turns() -> None:
-    """Let everybody else on this loop do what they are about to do."""
-    for _ in range(5):
-        await asyncio.sleep(0)  # noqa: TID251 - a turn, no time

@@ -37,7 +37,6 @@ from outlast.tests.contracts.delivery_observers import (
     client,
 )
 from outlast.tests.contracts.delivery_telling import Telling, judge, lengthy, until_knows, watched
-from outlast.tests.contracts.delivery_wire import turns
 from outlast.tests.contracts.delivery_world import (
     OWNERS,
     InMemory,
@@ -47,6 +46,7 @@ from outlast.tests.contracts.delivery_world import (
     without_pauses,
 )
 from outlast.tests.domain.given import OPENED, starts
+from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -34,7 +34,6 @@ from outlast.tests.contracts.delivery_telling import (
     until_knows,
     watched,
 )
-from outlast.tests.contracts.delivery_wire import turns
 from outlast.tests.contracts.delivery_world import (
     NEVER_S,
     OWNERS,
@@ -46,6 +45,7 @@ from outlast.tests.contracts.delivery_world import (
     without_pauses,
 )
 from outlast.tests.domain.given import OPENED, START
+from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -12,6 +12,7 @@ import orjson
 import uvicorn
 
 from outlast.delivery.webhook import signing
+from outlast.tests.support.listening import stop
 
 START_S_MAX = 30.0
 
@@ -78,7 +79,7 @@ async def served(app: Any, listener: socket.socket | None = None) -> AsyncGenera
         try:
             yield url_of(listener)
         finally:
-            server.should_exit = True
+            await stop(server)
     listener.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from outlast.delivery.webhook import network
 from outlast.delivery.webhook.network import SystemResolver
-from outlast.tests.contracts.delivery_wire import turns
+from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from outlast.delivery.remote import Remote
 from outlast.delivery.websocket import Switchboard
 from outlast.domain import errors
 from outlast.tests.client.playing import LOST, Play, Told, state
-from outlast.tests.contracts.delivery_wire import turns
+from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

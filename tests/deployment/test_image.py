@@ -17,6 +17,7 @@ import pytest
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.deploying import DEPLOY
+from outlast.tests.support.listening import accepting
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.serving import serving
 
@@ -96,11 +97,8 @@ async def test_the_health_check_believes_no_answer_but_200():
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        assert await health(server.sockets[0].getsockname()[1]) != 0
-    finally:
-        server.close()
+    async with accepting(serve) as port:
+        assert await health(port) != 0
 
 
 def sent_to_the_builder() -> list[Path]:

@@ -23,6 +23,7 @@ from outlast.tests.acceptance.waiting import until
 from outlast.tests.chaos.nodes import Node
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.deploying import nginx_command, nginx_conf, proxied
+from outlast.tests.support.listening import accepting
 from outlast.tests.support.mcp import RawClient, envelope, http_client
 from outlast.tests.support.ports import free_port
 from outlast.tests.support.streams import AFTER, VERSION
@@ -187,16 +188,14 @@ async def test_the_proxy_holds_nothing_back_also_where_no_header_asks_for_that(
             await over.wait()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        async with proxied(nginx, tmp_path, [port, port]) as url, http_client() as http:
-            with anyio.fail_after(FRAME_S_MAX):
-                async with http.stream("GET", f"{url}/events") as reply:
-                    assert await anext(reply.aiter_lines()) == "data: first"
-    finally:
-        over.set()
-        server.close()
+    async with accepting(serve) as port:
+        try:
+            async with proxied(nginx, tmp_path, [port, port]) as url, http_client() as http:
+                with anyio.fail_after(FRAME_S_MAX):
+                    async with http.stream("GET", f"{url}/events") as reply:
+                        assert await anext(reply.aiter_lines()) == "data: first"
+        finally:
+            over.set()
 
 
 async def test_a_client_with_a_handshake_stays_with_the_replica_of_its_session(site: Site):

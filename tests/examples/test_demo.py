@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request
 from rich.console import Console
 
 from outlast.service.cli.demo import make_demo_repository, run_demo
+from outlast.tests.support.listening import stop
 
 pytestmark = pytest.mark.anyio
 
@@ -59,8 +60,10 @@ async def served(script: Script) -> AsyncGenerator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-            server.should_exit = True
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+            finally:
+                await stop(server)
 
 
 async def play(script: Script, approve: bool | None = True) -> tuple[int, str]:

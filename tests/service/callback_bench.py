@@ -29,6 +29,7 @@ from outlast.service.workbench import Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.contracts.stores import Ports
 from outlast.tests.domain.given import OPENED, RESULT, Wish
+from outlast.tests.support.listening import stop
 
 KEY = "a server key"
 PENDING: dict[str, Any] = {"content": [], "_meta": {PENDING_KEY: True}}
@@ -236,5 +237,7 @@ async def serving(post: Callable[..., Any], listener: socket.socket) -> AsyncGen
     server = uvicorn.Server(config)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, [listener])
-        yield
-        server.should_exit = True
+        try:
+            yield
+        finally:
+            await stop(server)

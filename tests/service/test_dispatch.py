@@ -1,5 +1,7 @@
 """Who asks the queue, and when: the signal tells, the clock tells, and what waits is not polled."""
 
+import math
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -14,12 +16,14 @@ from outlast.domain.ports import Dispatcher, Signal
 from outlast.domain.task import Task, TaskStatus, evolve
 from outlast.service import wiring, worker
 from outlast.service.commands import Commands, Wish
+from outlast.service.config import Upstream
 from outlast.service.workbench import Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.contracts.stores import until_live
 from outlast.tests.domain.given import DEPLOY
 from outlast.tests.service.worker_bench import (
+    JOURNALING,
     PATIENCE_S,
     Bench,
     answer,
@@ -36,8 +40,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.promise("waiting-tasks-are-not-poll
 
 NEVER_S = 1_000.0
 OFTEN_S = 0.05
-FEW = 6
+TWICE, FEW = 2, 6  # once may be a machine that stood still
 WAITING = 40
+LATE_S = 0.9 * worker.CLAIM_YIELD_S  # two clocks
 LEFT_S = 3.0  # some eighty looks, if anybody looked that often
 
 
@@ -66,14 +71,20 @@ class Counting:
 
     def __init__(self, real: Dispatcher) -> None:
         self._real = real
-        self.renew, self.release, self.depth = real.renew, real.release, real.depth
-        self.claim_looks = real.claim_looks
+        self.renew, self.depth, self.claim_looks = real.renew, real.depth, real.claim_looks
         self.claimed: list[Sequence[str]] = []
         self.quiet: list[float] = []
+        self.late_by: list[float] = []  # s, at each claim since what was last given back was due
+        self._due = math.inf
 
     async def claim(self, worker: str, limit: int, lease_s: float) -> Sequence[str]:
+        self.late_by.append(time.monotonic() - self._due)
         self.claimed.append(await self._real.claim(worker, limit, lease_s))
         return self.claimed[-1]
+
+    async def release(self, worker: str, task_ids: Sequence[str], delay_s: float) -> None:
+        self._due = time.monotonic() + delay_s
+        await self._real.release(worker, task_ids, delay_s)
 
     async def quiet_s(self, worker: str) -> float:
         self.quiet.append(await self._real.quiet_s(worker))
@@ -293,3 +304,19 @@ async def test_a_cancel_that_could_not_be_read_at_first_is_read_again(bench: Ben
         await bench.until_noted("start k")
         await cancel(built, task_id)
         assert (await ended(built, task_id)).status is TaskStatus.CANCELLED
+
+
+async def test_who_could_not_begin_a_task_comes_after_others_when_it_is_due(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(worker, "CLAIM_RECHECK_S", OFTEN_S)
+    built = await bench.worker(claims=False, other=Upstream(command=JOURNALING))
+    async with working(built) as asked:
+        task_id = await opened(built, "new.safe", bench.arguments("k", seconds=0))
+
+        async def came_second() -> bool:
+            both = zip(asked.claimed, asked.late_by, strict=False)
+            seconds = [late for ids, late in both if list(ids) == [task_id]]
+            return sum(late >= LATE_S for late in seconds) >= TWICE
+
+        await until(came_second, PATIENCE_S)

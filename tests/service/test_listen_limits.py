@@ -22,6 +22,7 @@ from outlast.tests.service.conftest import desk_config
 from outlast.tests.service.test_listen import ALICE, BOB, TOKENS, key_of
 from outlast.tests.service.test_owners import token_file
 from outlast.tests.support.hasty import hasty
+from outlast.tests.support.listening import accepting
 from outlast.tests.support.mcp import RawClient, http_client
 from outlast.tests.support.publishing import Publisher, publishing
 from outlast.tests.support.serving import Serving, serving
@@ -287,8 +288,8 @@ async def speaking(content_type: str, body: bytes) -> AsyncIterator[str]:
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp"
+    async with accepting(serve) as port:
+        yield f"http://127.0.0.1:{port}/mcp"
 
 
 @pytest.mark.parametrize(

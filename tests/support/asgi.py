@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 import uvicorn
 from starlette.applications import Starlette
 
+from outlast.tests.support.listening import stop
+
 STOP_S_MAX = 60.0
 
 
@@ -20,5 +22,5 @@ async def listening(app: Starlette) -> AsyncIterator[int]:
         try:
             yield listener.getsockname()[1]
         finally:
-            server.should_exit = True
+            await stop(server)
             await asyncio.wait_for(running, STOP_S_MAX)

@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from outlast.tests.support.listening import accepting
+
 CHUNK_BYTES = 65_536
 
 
@@ -89,11 +91,8 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 async def balancing(*ports: int) -> AsyncGenerator[Balancer]:
     """A balancer in front of the servers on these ports."""
     balancer = Balancer(ports)
-    listener = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
-    balancer.port = listener.sockets[0].getsockname()[1]
     try:
-        yield balancer
+        async with accepting(balancer.serve) as balancer.port:
+            yield balancer
     finally:
-        listener.close()
         await balancer.close()
-        await listener.wait_closed()

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from outlast.tests.acceptance.waiting import until
+from outlast.tests.support.listening import accepting
 
 CHILD = b"one_of_several"
 TRIES_MAX = 200  # with four processes, more would come less often than once in 10 ** 24
@@ -94,15 +95,13 @@ async def door(port: int, pid: int, pids: Sequence[int]) -> AsyncGenerator[int]:
         wires.discard(wire)
         writer.transport.abort()
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield listener.sockets[0].getsockname()[1]
+        async with accepting(serve) as opened:
+            yield opened
     finally:
-        listener.close()
         for wire in wires:
             wire.cancel()
         await asyncio.gather(*wires, return_exceptions=True)
-        await listener.wait_closed()
 
 
 async def _led(

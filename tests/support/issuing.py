@@ -22,6 +22,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from outlast.tests.support.listening import stop
+
 AUDIENCE = "https://outlast.example/mcp"
 BOUND_S = 60.0
 USUAL = "outlast:call outlast:watch"
@@ -176,4 +178,4 @@ async def issuing(*keys: SigningKey, metadata: str | None = None) -> AsyncGenera
                 yield issuer
             finally:
                 issuer.resumed.set()
-                server.should_exit = True
+                await stop(server)

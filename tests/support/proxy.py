@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from outlast.tests.support.listening import accepting_at
+
 PORT = 5432
 CHUNK_BYTES = 65_536
 READY_FOR_QUERY = b"Z\x00\x00\x00\x05I"  # the server has committed, and waits for the next query
@@ -133,10 +135,8 @@ async def between(url: str, kind: type[P] = Proxy) -> AsyncGenerator[P, None]:
             with suppress(OSError, asyncio.CancelledError):
                 await proxy.serve(reader, writer)
 
-        listener = await asyncio.start_unix_server(serve, Path(name) / f".s.PGSQL.{PORT}")
         try:
-            yield proxy
+            async with accepting_at(Path(name) / f".s.PGSQL.{PORT}", serve):
+                yield proxy
         finally:
-            listener.close()
             await proxy.close()
-            await listener.wait_closed()
