@@ -63,13 +63,10 @@ class FrameResponse(Response):
         async with contextlib.aclosing(self._watch.frames()) as frames:
             async for frame in frames:
                 body = {"type": "http.response.body", "body": event(frame), "more_body": True}
-                if frame == KEEP_ALIVE:
-                    # No timer: ten thousand streams give this sign, and what the few bytes could
-                    # wait for in a stuck reader is bounded by the kernel.
+                # A sign of life too: behind what filled a stuck reader's buffers it would wait for
+                # as long as the reader lives, and hold up all that comes after it.
+                async with asyncio.timeout(TAKE_S_MAX):
                     await send(body)
-                else:
-                    async with asyncio.timeout(TAKE_S_MAX):
-                        await send(body)
                 del frame, body  # while all is quiet, nothing is held
         async with asyncio.timeout(TAKE_S_MAX):
             await send({"type": "http.response.body", "body": b"", "more_body": False})

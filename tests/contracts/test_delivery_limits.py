@@ -15,6 +15,7 @@ import pytest
 from outlast.adapters import codec
 from outlast.adapters.bus import Bus
 from outlast.adapters.memory import MemoryAnnouncements, MemoryStore
+from outlast.delivery import bells
 from outlast.delivery.feed import Feed
 from outlast.delivery.frames import SUBSCRIPTION_META_KEY
 from outlast.delivery.limits import WatchLimits
@@ -31,6 +32,7 @@ from outlast.domain.task import fold
 from outlast.service import carriers
 from outlast.tests.contracts.delivery_histories import Fault, unroll
 from outlast.tests.contracts.delivery_observers import (
+    LISTEN_WAY,
     PUSHED,
     Client,
     Way,
@@ -126,6 +128,33 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
             await telling.more(len(history.steps))
         judge(history, fast, 1)
         judge(history, slow, 1)
+
+
+@pytest.mark.promise("slow-reader-is-cut-off-and-loses-nothing")
+async def test_a_reader_that_takes_not_even_a_sign_of_life_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found: a sign of life that came behind what had filled the wire was waited for without end,
+    and with it the seat and every later change.
+    """
+    monkeypatch.setattr(carriers, "TAKE_S_MAX", 0.5)
+    monkeypatch.setattr(bells, "KEEP_ALIVE_S", 0.1)
+    history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * 2]))
+    world = World(InMemory(), is_narrow=True)
+    async with asyncio.timeout(BOUND_S), world.open():
+        telling, limits = Telling(world, history), world.replicas[0].limits
+        await telling.more(2)
+        stalls = [Fault(after_bytes=1_000, upward=False, kind="stall")]
+        async with watched(LISTEN_WAY, world, "task", 1, faults=stalls, is_narrow=True) as (
+            slow,
+            theirs,
+        ):
+            await until_true(lambda: limits.open_count == 1)
+            await telling.more(2)  # the second fills the wire, and is held up by nothing yet
+            await until_true(lambda: limits.open_count == 0)
+            theirs.wire.flowing.set()
+            await telling.more(len(history.steps))
+    judge(history, slow, 1)
 
 
 async def test_watches_on_one_socket_are_told_apart_by_their_requests() -> None:
