@@ -1,19 +1,24 @@
 """Whoever leaves takes nothing from those who stay: waiters, interrupts, the client itself."""
 
 import asyncio
+import select
 import signal
+import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
+import httpx2
 import pytest
+from starlette.responses import Response
 
 from outlast.delivery.frames import TaskState
 from outlast.domain import errors
-from outlast.service.client import Handlers, SyncTaskClient, TaskHandle, sync
+from outlast.service.client import Handlers, SyncTaskClient, TaskHandle, hook, sync
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.client.playing import SOON_S, Play, Told, all_of, asks, playing, state
 from outlast.tests.client.world import PATIENCE_S
@@ -114,6 +119,37 @@ def test_a_block_is_left_while_another_thread_waits():
     assert [(type(error), str(error)) for error in raised] == [
         (errors.ConnectionLost, "the client was closed")
     ]
+
+
+async def test_a_post_that_comes_as_an_endpoint_ends_leaves_no_connection_open(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Found: one that came while the process stood still was not told of the end, and stayed."""
+    monkeypatch.setattr(hook, "DISCONNECT_S", 0.1)
+    loop = asyncio.get_running_loop()
+    with socket.socket() as sender:
+
+        def stands_still(port: int | None) -> None:
+            sender.connect(("127.0.0.1", port))
+            select.select([], [], [], 0.3)  # more than the server sleeps between two looks
+
+        async with hook.served(empty, "127.0.0.1", 0) as url:
+            async with httpx2.AsyncClient(trust_env=False, timeout=PATIENCE_S) as http:
+                assert (await http.get(url)).status_code == 204  # it serves by now
+            loop.call_later(0.02, stands_still, urlsplit(url).port)
+        sender.setblocking(False)
+        with anyio.fail_after(PATIENCE_S):
+            assert await loop.sock_recv(sender, 1) == b""
+
+
+async def empty(scope: Any, receive: Any, send: Any) -> None:
+    """An application with nothing to say."""
+    if scope["type"] == "http":
+        await Response(status_code=204)(scope, receive, send)
+        return
+    for step in ("startup", "shutdown"):
+        await receive()
+        await send({"type": f"lifespan.{step}.complete"})
 
 
 @pytest.fixture
