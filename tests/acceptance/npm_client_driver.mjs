@@ -31,8 +31,9 @@ try {
   const completing = { ref: { type: "ref/prompt", name }, argument: { name: "topic", value: "b" } };
   say("completed", await client.complete(completing));
   const progress = [];
+  // For so long that the wait for the result begins before the tool has ended.
   const waited = await client.callTool(
-    { name: "slow_echo", arguments: { text: "hi" } },
+    { name: "slow_echo", arguments: { text: "hi", seconds: 3 } },
     { onprogress: (step) => progress.push(step.progress) },
   );
   say("waited", { progress, ...waited });

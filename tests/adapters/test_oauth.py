@@ -327,7 +327,7 @@ async def test_a_token_that_was_good_a_moment_ago_is_good_until_its_end_and_no_l
 ):
     monkeypatch.setattr(oauth, "LEEWAY_S", 0)
     assert await world.opens(world.issuer.token())  # the keys are there
-    token = world.issuer.token(exp=int(time.time()) + 5)
+    token = world.issuer.token(exp=int(time.time()) + 10)
     assert await world.opens(token)
 
     async def is_over() -> bool:

@@ -19,7 +19,7 @@ from outlast.service.client.reach import Reach
 Json = dict[str, Any]
 CREATED = "2026-01-01T00:00:00Z"
 LOST = errors.ConnectionLost("cut")
-SOON_S = 5.0  # for what comes at once, or not at all
+SOON_S = 20.0  # for what comes at once, or not at all
 OUTLAST = {"_meta": {"io.modelcontextprotocol/serverInfo": {"name": "outlast"}}}
 
 

@@ -39,7 +39,10 @@ async def test_a_sound_stream_is_all_that_is_used():
     assert polls.begun == []
 
 
-async def test_polls_take_over_where_a_stream_broke_and_hand_back():
+async def test_polls_take_over_where_a_stream_broke_and_hand_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(auto, "CLIMB_S_FIRST", 0.3)  # time for the polls to tell theirs
     stream = Told([state("working", 1), LOST], [LOST], [state("working", 3), state("completed", 4)])
     polls = Told([state("working", 2), NEVER()])
     assert await versions(auto_of(polls, stream)) == [1, 2, 3, 4]

@@ -76,8 +76,8 @@ def ours(wait_ms: int | float, **headers: str) -> Answer:
     return page(json={"jsonrpc": "2.0", "error": error}, headers=headers)
 
 
-def in_an_hour() -> str:
-    return format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
+def tomorrow() -> str:
+    return format_datetime(datetime.now(UTC) + timedelta(days=1), usegmt=True)
 
 
 @pytest.mark.parametrize("kind", [Remote, CallingRemote])
@@ -86,7 +86,7 @@ def in_an_hour() -> str:
     [
         (ours(1_500, **{"Retry-After": "2"}), 1.5, 1.5),
         (page(text="<html>", headers={"Retry-After": "7"}), 7, 7),
-        (page(headers={"Retry-After": in_an_hour()}), 600, 600),
+        (page(headers={"Retry-After": tomorrow()}), 600, 600),
         (page(json={"error": {"data": 5}}, headers={"Retry-After": "x"}), 0, 0),
         (page(), 0, 0),
         (page(headers={"Retry-After": "9" * 30}), 600, 600),

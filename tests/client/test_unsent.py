@@ -11,7 +11,7 @@ import pytest
 
 from outlast.adapters.journal import MemoryJournal
 from outlast.domain import errors
-from outlast.service.client import Handlers, TaskHandle, handle as handles, reach
+from outlast.service.client import Handlers, TaskHandle, handle as handles, inputs, reach
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.client.playing import (
     LOST,
@@ -234,7 +234,20 @@ async def test_what_is_on_its_way_is_not_sent_again_when_the_question_is_told_ag
     assert len(play.params_of("tasks/update")) == 1
 
 
-async def test_what_is_tried_on_ends_with_the_answer_that_went_out_otherwise():
+async def test_what_is_tried_on_ends_with_the_answer_that_went_out_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    may_go_on = asyncio.Event()
+
+    class Paused(reach.Pauses):
+        """Who tries on without end pauses for as long as the test wants."""
+
+        async def after(self, error: errors.OutlastError) -> None:
+            if self._until is not None:
+                await super().after(error)
+            await may_go_on.wait()
+
+    monkeypatch.setattr(inputs, "Pauses", Paused)
     play = Play(tasks_update=[LOST, LOST, {}])
     async with (
         playing(play, Handlers(by_hand=True), source=parked()) as client,
@@ -244,6 +257,7 @@ async def test_what_is_tried_on_ends_with_the_answer_that_went_out_otherwise():
             await client.task("t").answer(DECLINED)
         await until_sent(play, 2)  # and pauses now
         await client.task("t").answer(DECLINED)
+        may_go_on.set()
 
         async def has_ended() -> bool:
             return not client._following("t").desk._at_work

@@ -205,13 +205,15 @@ async def test_a_plain_call_that_asks_is_not_left_behind(cli: Cli):
     assert "nothing is unfinished" in (await cli.run("resume")).err
 
 
-async def test_a_task_is_resumed_after_its_client_was_killed(cli: Cli):
-    async with cli.started("call", "count", "steps=4", "--json") as killed:
+async def test_a_task_is_resumed_after_its_client_was_killed(cli: Cli, tmp_path: Path):
+    gate = tmp_path / "gate"  # it opens once the client is dead, and so could not see the end
+    async with cli.started("call", "count", "steps=4", f"gate={gate}", "--json") as killed:
         assert killed.stdout is not None
         with anyio.fail_after(60):
             first = json.loads((await killed.stdout.receive()).splitlines()[0])
         killed.send_signal(signal.SIGKILL)
         await killed.wait()
+    gate.touch()
     resumed = await cli.run("resume", "--json")
     assert resumed.code == 0, resumed.err
     last = resumed.told[-1]

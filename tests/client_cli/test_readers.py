@@ -81,11 +81,10 @@ async def test_a_task_whose_reader_left_runs_on_and_nobody_is_told(
     cli: Cli, tmp_path: Path, flags: Sequence[str], joined: bool
 ):
     gate = tmp_path / "gate"
-    async with outlast(cli, "call", "count", "steps=12", f"gate={gate}", *flags, joined=joined) as (
-        process,
-        pipe,
-    ):
-        assert await code_once_nobody_reads(process, pipe, gate, b"task") == 4
+    words = ("call", "count", "steps=12", f"gate={gate}", "--via", "listen", *flags)
+    async with outlast(cli, *words, joined=joined) as (process, pipe):
+        # By then it is being told of every state: it meets the closed pipe before the end.
+        assert await code_once_nobody_reads(process, pipe, gate, b" of 12") == 4
     assert (tmp_path / "err").read_text() == ""
     resumed = await cli.run("resume")
     assert (resumed.code, resumed.out) == (0, "counted 12\n")

@@ -100,7 +100,8 @@ async def test_what_was_sealed_for_another_purpose_opens_no_session():
 async def test_a_session_ends_with_the_token_that_it_was_made_from():
     clock = Clock()
     sessions = sessions_of(clock)
-    cookie = cookie_of(begun(sessions, datetime.now(UTC) + timedelta(seconds=60)))
+    until = datetime.fromtimestamp(clock.now, UTC) + timedelta(seconds=60)
+    cookie = cookie_of(begun(sessions, until))
     clock.now += 55
     assert await visit_of(sessions, cookie) is not None
     clock.now += 10

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from outlast.delivery.frames import SUBSCRIPTION_META_KEY, TASK_CHANGED
 from outlast.delivery.port import VERSION_META_KEY
-from outlast.delivery.webhook import sender
+from outlast.delivery.webhook import receiver, sender
 from outlast.domain import decisions, errors
 from outlast.tests.contracts import delivery_pushing
 from outlast.tests.contracts.delivery_histories import Example, Receiving, Refusal, examples, unroll
@@ -153,6 +153,7 @@ async def test_an_endpoint_that_is_well_is_posted_each_change_once_and_in_order(
     for pause in ("LEASE_S", "RECHECK_S", "QUIET_S"):  # nothing is found by looking again
         monkeypatch.setattr(sender, pause, NEVER_S)
     monkeypatch.setattr(delivery_pushing, "EXCHANGE_S_MAX", NEVER_S)  # nor posted again for time
+    monkeypatch.setattr(receiver, "HOLD_S", NEVER_S)  # nor since the grant was slow to come
     task_id = new_id()
     history = unroll([task_id], [ANN], [STARTS, *[PROGRESSES] * 12])
     async with asyncio.timeout(BOUND_S), World(store).open() as world:

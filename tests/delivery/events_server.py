@@ -213,7 +213,7 @@ async def webhook_client(folder: Path) -> AsyncGenerator[Client]:
     async with (
         served(receiver) as url,
         events_server() as server,
-        httpx2.AsyncClient(trust_env=False, verify=False) as http,
+        httpx2.AsyncClient(trust_env=False, verify=False, timeout=PATIENCE_S) as http,
     ):
         shared = Subscribing(Remote(server.url, http), keyring, inbox, now)
         yield Client(server, WebhookSource(shared, receiver, url), inbox, keyring, shared, url)

@@ -20,7 +20,7 @@ from outlast.tests.domain.given import OPENED, at
 
 pytestmark = pytest.mark.anyio
 
-SOON_S_MAX = 5.0
+SOON_S_MAX = 20.0
 PERIOD_S = 0.2
 
 

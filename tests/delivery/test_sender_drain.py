@@ -62,8 +62,9 @@ Claiming = tuple[World, Sender, SlowOutbox]
 
 
 @pytest.fixture
-async def claiming(made: Made) -> AsyncIterator[Claiming]:
+async def claiming(made: Made, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Claiming]:
     """A sender whose claim has brought deliveries of which it does not know yet."""
+    monkeypatch.setattr(sending, "CLAIM_STOP_S_MAX", PATIENCE_S)  # a slow store is not cut off
     here, publisher = made
     async with hook() as endpoint:
         await here.subscribe(endpoint.url)

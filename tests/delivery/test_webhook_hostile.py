@@ -45,17 +45,17 @@ DRIPPED = b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{"
 async def test_a_reply_that_drips_its_body_has_acknowledged_and_is_not_waited_for():
     gone = anyio.Event()
     async with endpoint(dripping(DRIPPED, b"a", gone)) as served:
-        async with dev_client(Limits(drain_s=0.2)) as client:
+        # The whole exchange might take longer than the test has patience.
+        async with dev_client(Limits(drain_s=0.2, total_s=2 * PATIENCE_S)) as client:
             outcome = await post(client, at(served))
         gone.set()
     assert seen(outcome) == (200, None)
-    assert outcome.latency_ms < 5_000  # the whole exchange might take 15 s
 
 
 async def test_a_dripped_body_that_is_waited_for_is_a_timeout():
     gone = anyio.Event()
     async with endpoint(dripping(DRIPPED, b"a", gone)) as served:
-        async with dev_client(Limits(total_s=2.0)) as client:  # time for some drops
+        async with dev_client(Limits(total_s=5.0)) as client:  # time for some drops
             outcome = await post(client, at(served), head_bytes=4_096)
         gone.set()
     assert seen(outcome) == (200, "timeout")

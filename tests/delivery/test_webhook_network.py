@@ -1,5 +1,6 @@
 """From a name to a socket: who is dialled, and whose certificate is asked for. Real sockets."""
 
+import asyncio
 import socket
 import ssl
 import threading
@@ -142,11 +143,9 @@ async def test_a_handshake_that_never_ends_is_a_timeout_of_connecting(authority:
     async with listener:
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         internet = Internet({PUBLIC: port})
-        limits = Limits(connect_s=0.3, total_s=PATIENCE_S)
+        limits = Limits(connect_s=0.3, total_s=2 * PATIENCE_S)  # which nobody here waits for
         async with client_of(authority, internet, names(a=[PUBLIC]), limits) as client:
-            outcome = await post(client, A)
-    assert seen(outcome) == (None, "timeout")
-    assert outcome.latency_ms < 5_000
+            assert seen(await post(client, A)) == (None, "timeout")
 
 
 # Names that lead astray
@@ -247,27 +246,30 @@ async def test_a_name_that_nobody_knows_counts_as_refused(authority: Authority):
 
 
 async def test_a_name_server_that_is_silent_is_a_timeout_for_its_name_only(authority: Authority):
+    asked: list[str] = []
+
     async def resolve(host: str) -> Sequence[str]:
+        asked.append(host)
         if host == "a.example":
             await anyio.Event().wait()
         return [PUBLIC]
 
-    outcomes: list[Outcome] = []
+    async def is_asked() -> bool:
+        return bool(asked)
+
     async with endpoint(saying(OK), authority.context("b.example")) as served:
         internet = Internet({PUBLIC: served.port})
-        limits = Limits(connect_s=4.0)  # the other one has to be through by then
-        async with (
-            client_of(authority, internet, resolve, limits) as client,
-            anyio.create_task_group() as tasks,
-        ):
-
-            async def lost() -> None:
-                outcomes.append(await post(client, A))
-
-            tasks.start_soon(lost)
+        # Time for the other one, however slow the machine is; and then no time to speak of.
+        patient, hasty = Limits(connect_s=2 * PATIENCE_S, total_s=2 * PATIENCE_S), SHORT
+        async with client_of(authority, internet, resolve, patient) as client:
+            lost = asyncio.create_task(post(client, A))
+            await until(is_asked, PATIENCE_S)
             assert seen(await post(client, B)) == (200, None)
-            assert outcomes == []
-    assert [seen(outcome) for outcome in outcomes] == [(None, "timeout")]
+            assert not lost.done()
+            lost.cancel()
+            await asyncio.gather(lost, return_exceptions=True)
+        async with client_of(authority, internet, resolve, hasty) as client:
+            assert seen(await post(client, A)) == (None, "timeout")
 
 
 # The machine's own resolver

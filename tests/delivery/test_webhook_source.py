@@ -23,7 +23,10 @@ TERMINATED = {"type": "terminated", "error": {"code": -32012, "message": "Forbid
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncGenerator[Client]:
+async def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Client]:
+    # A machine that stands still puts no delivery off, and cuts no letting go short.
+    monkeypatch.setattr(receiver, "HOLD_S", PATIENCE_S)
+    monkeypatch.setattr(module, "UNSUBSCRIBE_S_MAX", PATIENCE_S)
     async with webhook_client(tmp_path) as made:
         yield made
 
@@ -235,10 +238,7 @@ async def test_a_task_that_ended_before_it_could_be_subscribed_to_is_read(client
 # The subscription
 
 
-async def test_what_overtakes_the_answer_is_taken_at_once(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(receiver, "HOLD_S", PATIENCE_S)
+async def test_what_overtakes_the_answer_is_taken_at_once(client: Client):
     server, statuses = client.server, list[int]()
     event = server.advance("t1")
 

@@ -13,6 +13,7 @@ from outlast.tests.service.bridge_world import (
     ended,
     until_told,
 )
+from outlast.tests.service.passing_world import Reading
 from outlast.tests.support.mcp import UNDECLARED, RawClient, http_client
 from outlast.tests.support.serving import Serving, command_of, serving
 
@@ -43,6 +44,9 @@ async def served(
 ) -> AsyncIterator[Serving]:
     folder = tmp_path_factory.mktemp("served")
     async with serving(folder, _config(), module_database_url) as server:
+        async with http_client() as http:
+            # Five upstreams start at once, and a list is made without those that are slow at it.
+            await Reading(RawClient(server.url, http)).until_whole("tools/list")
         yield server
 
 

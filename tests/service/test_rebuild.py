@@ -13,7 +13,6 @@ import anyio
 import psycopg
 import pytest
 
-from outlast.adapters.rebuild import LOCK
 from outlast.ops.bench.audit_stage import fill
 from outlast.tests.acceptance.waiting import until
 from outlast.tests.service.conftest import desk_config
@@ -183,15 +182,17 @@ async def until_waiting_in_the_middle(url: str) -> None:
 
 
 async def until_let_go(url: str) -> None:
-    """No rebuild holds its lock: PostgreSQL has noticed that the process is gone."""
+    """PostgreSQL has noticed that the process is gone, on all of its connections.
 
-    async def is_free() -> bool:
-        held = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
-        held += f" WHERE d.datname = current_database() AND l.objid = {LOCK[1]}"
-        held += f" AND l.classid = {LOCK[0]} AND l.locktype = 'advisory'"
-        return _count(url, held) == 0
+    The one with the lock may be the first to go, while another still ends what it was told.
+    """
 
-    await until(is_free, PATIENCE_S)
+    async def is_alone() -> bool:
+        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        others += " AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        return _count(url, others) == 0
+
+    await until(is_alone, PATIENCE_S)
 
 
 def _count(url: str, statement: str) -> int:
