@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import uvicorn
 
 from ..domain import errors
+from .waits import turns
 
 T = TypeVar("T")
 
 NOT_STARTED = "it could not start serving; the log says why"
 
-TURNS = 5
 YOUNG = 10_000  # new objects before a look at them: many more than a request leaves
 
 
@@ -49,24 +49,27 @@ class HttpServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept no more; then whatever was accepted ends in order, the newest included.
 
-        uvicorn alone asks those that are made to end, and waits for all; and asyncio leaves a
-        connection open that it accepts in the turn of `close`.
+        uvicorn alone asks those that are made to end, and waits for all.
         """
-        loop = asyncio.get_running_loop()
-        for server in self.servers:
-            for listener in server.sockets:
-                loop.remove_reader(listener.fileno())  # uvloop has none, and needs it less
-        await _turns()
-        for server in self.servers:
-            server.close()
-        await _turns()
+        await stop_listening(*self.servers)
+        await turns()  # uvloop accepts until it is closed
         await super().shutdown(sockets)
 
 
-async def _turns() -> None:
-    """Let what is accepted become a connection: that takes the loop three turns at the most."""
-    for _ in range(TURNS):
-        await asyncio.sleep(0)  # noqa: TID251 - a turn, no time
+async def stop_listening(*listeners: asyncio.Server) -> None:
+    """Accept no more, let what was accepted become a connection, then close.
+
+    asyncio loses what it accepts in the turn of `close`, and leaves the socket to the collector.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in listeners:
+        for listening in listener.sockets:
+            loop.remove_reader(listening.fileno())  # uvloop has none there, and loses nothing
+    try:
+        await turns()
+    finally:
+        for listener in listeners:
+            listener.close()
 
 
 def listener_on(host: str, port: int, backlog: int) -> socket.socket:

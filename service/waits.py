@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+TURNS = 5  # asyncio takes three to make a connection of what it has accepted
+
 
 def varied(seconds: float) -> float:
     """Up to half of it less. In step, one worker would always come just before another.
@@ -16,6 +18,12 @@ def varied(seconds: float) -> float:
     It would take back what it has just released because it cannot run it, again and again.
     """
     return seconds * random.uniform(0.5, 1.0)  # noqa: S311 - this is chance, not a secret
+
+
+async def turns() -> None:
+    """Let everybody else on this loop do what they are about to do."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)  # noqa: TID251 - a turn, no time
 
 
 async def first(*waits: Awaitable[object]) -> None:

@@ -176,7 +176,7 @@ async def test_the_driver_takes_a_cut_connection_for_a_lost_one(database_url: st
     async with announcing(tmp_path, database_url) as server:
         port = int(server.base_url.rpartition(":")[2])
         async with (
-            balancing(port) as balancer,
+            balancing([port]) as balancer,
             Client(f"{balancer.base_url}/mcp") as client,
             client.listen(tools_list_changed=True) as subscription,
         ):

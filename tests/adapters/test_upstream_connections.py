@@ -304,7 +304,6 @@ async def answering(status: bytes, body: bytes) -> AsyncIterator[int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(head % (status, kind, len(body)) + body)
-        writer.close()
 
     async with accepting(answer) as port:
         yield port

@@ -12,8 +12,7 @@ import psycopg
 from outlast.domain.clienting import Journal
 from outlast.service.client import Handlers, TaskClient, TaskHandle
 from outlast.service.client.client import Via
-from outlast.tests.support.balancer import Balancer
-from outlast.tests.support.listening import accepting
+from outlast.tests.support.balancer import Balancer, balancing
 from outlast.tests.support.serving import Serving, command_of, serving
 
 PATIENCE_S = 60.0
@@ -70,12 +69,8 @@ class World:
 async def world(folder: Path, database_url: str) -> AsyncGenerator[World]:
     """An address with no server behind it yet."""
     made = World(folder, database_url)
-    made.balancer = Balancer(made.ports)
-    try:
-        async with accepting(made.balancer.serve) as made.balancer.port:
-            yield made
-    finally:
-        await made.balancer.close()
+    async with balancing(made.ports) as made.balancer:
+        yield made
 
 
 class Person:

@@ -12,7 +12,6 @@ import uvicorn
 
 from outlast.service.hosting import HttpServer
 from outlast.tests.client_cli.terminal import PATIENCE_S
-from outlast.tests.support.listening import stop
 from outlast.tests.support.ports import free_port
 
 Json = dict[str, Any]
@@ -79,4 +78,4 @@ async def gateway(
         try:
             yield made
         finally:
-            await stop(server)
+            server.should_exit = True

@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from outlast.service.hosting import HttpServer
 from outlast.tests.service.conftest import desk_config
 from outlast.tests.support.issuing import SigningKey, signed
-from outlast.tests.support.listening import stop
 from outlast.tests.support.serving import Serving, serving
 
 COOKIE = "outlast_console"
@@ -158,15 +158,15 @@ async def issuing(audience: str) -> AsyncGenerator[Issuer]:
             Route("/authorize", issuer.authorize),
             Route("/token", issuer.token, methods=["POST"]),
         ]
-        server = uvicorn.Server(
+        server = HttpServer(
             uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server._serve, [listener])
+            tasks.start_soon(server.serve, [listener])
             try:
                 yield issuer
             finally:
-                await stop(server)
+                server.should_exit = True
 
 
 def here(place: str, base: str) -> str:

@@ -35,7 +35,7 @@ from outlast.domain.ports import Signal
 from outlast.domain.push import Attempt, DueDelivery, Health
 from outlast.service.endpoint import Method
 from outlast.service.exchange import Exchange
-from outlast.tests.support.turns import turns
+from outlast.service.waits import turns
 
 KEY = "a key for tests that is long enough"
 CURSORS = Cursors(KEY, 1)

@@ -6,9 +6,9 @@ from typing import Any
 
 import uvicorn
 
+from outlast.service.hosting import stop_listening
+from outlast.service.waits import turns
 from outlast.tests.contracts.delivery_wire import NARROW_BYTES
-from outlast.tests.support.listening import stop_listening
-from outlast.tests.support.turns import turns
 
 
 class Served:

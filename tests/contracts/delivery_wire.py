@@ -7,9 +7,9 @@ import struct
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from outlast.service.waits import turns
 from outlast.tests.contracts.delivery_histories import Fault
 from outlast.tests.support.listening import accepting
-from outlast.tests.support.turns import turns
 
 CHUNK_BYTES = 65_536
 NARROW_BYTES = 8_192

@@ -30,7 +30,8 @@ from outlast.delivery.websocket import Switchboard
 from outlast.domain import decisions, draft
 from outlast.domain.task import fold
 from outlast.service import carriers
-from outlast.tests.contracts.delivery_histories import Fault, unroll
+from outlast.service.waits import turns
+from outlast.tests.contracts.delivery_histories import Fault, History, unroll
 from outlast.tests.contracts.delivery_observers import (
     LISTEN_WAY,
     PUSHED,
@@ -48,7 +49,6 @@ from outlast.tests.contracts.delivery_world import (
     without_pauses,
 )
 from outlast.tests.domain.given import OPENED, starts
-from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 
@@ -57,6 +57,7 @@ TAKE_S_MAX = 4.0  # in which the others are told all, also where the machine sta
 ANN, BOB = (owner.key for owner in OWNERS)
 STARTS, SAYS_MUCH = (0, 0), (0, 1)
 REQUEST = ListenRequest(ANN, "w-1", listen_params({OPENED.task_id: 0}), declares_tasks=True)
+STALLS = Fault(after_bytes=1_000, upward=False, kind="stall")
 ids_of_pushed = [way.name for way in PUSHED]
 
 
@@ -98,6 +99,17 @@ async def test_a_seat_that_is_taken_is_refused_and_a_cut_gives_it_back(way: Way)
         assert limits.open_count == 3
 
 
+@asynccontextmanager
+async def telling_much(changes: int) -> AsyncGenerator[tuple[History, World, Telling]]:
+    """A task that has begun, and so many long changes of it still to be told."""
+    history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * changes]))
+    world = World(InMemory(), is_narrow=True)
+    async with asyncio.timeout(BOUND_S), world.open():
+        telling = Telling(world, history)
+        await telling.more(2)
+        yield history, world, telling
+
+
 @pytest.mark.promise("slow-reader-is-cut-off-and-loses-nothing")
 @pytest.mark.parametrize("way", PUSHED, ids=ids_of_pushed)
 async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
@@ -108,15 +120,11 @@ async def test_a_reader_that_stops_reading_is_cut_off_and_loses_nothing(
     back from 0, or one version too late. And found: who was cut off over a socket kept its waiter.
     """
     monkeypatch.setattr(carriers, "TAKE_S_MAX", TAKE_S_MAX)
-    history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * 12]))
-    world = World(InMemory(), is_narrow=True)
-    async with asyncio.timeout(BOUND_S), world.open():
-        telling, limits = Telling(world, history), world.replicas[0].limits
-        await telling.more(2)
-        stalls = [Fault(after_bytes=1_000, upward=False, kind="stall")]
+    async with telling_much(12) as (history, world, telling):
+        limits = world.replicas[0].limits
         async with (
             watched(way, world, "task", 1) as (fast, _),
-            watched(way, world, "task", 1, faults=stalls, is_narrow=True) as (slow, theirs),
+            watched(way, world, "task", 1, faults=[STALLS], is_narrow=True) as (slow, theirs),
         ):
             for _ in range(12):
                 await telling.more()
@@ -139,16 +147,10 @@ async def test_a_reader_that_takes_not_even_a_sign_of_life_is_cut_off(
     """
     monkeypatch.setattr(carriers, "TAKE_S_MAX", 0.5)
     monkeypatch.setattr(bells, "KEEP_ALIVE_S", 0.1)
-    history = lengthy(unroll(["task"], [ANN], [STARTS, *[SAYS_MUCH] * 2]))
-    world = World(InMemory(), is_narrow=True)
-    async with asyncio.timeout(BOUND_S), world.open():
-        telling, limits = Telling(world, history), world.replicas[0].limits
-        await telling.more(2)
-        stalls = [Fault(after_bytes=1_000, upward=False, kind="stall")]
-        async with watched(LISTEN_WAY, world, "task", 1, faults=stalls, is_narrow=True) as (
-            slow,
-            theirs,
-        ):
+    async with telling_much(2) as (history, world, telling):
+        limits = world.replicas[0].limits
+        way = watched(LISTEN_WAY, world, "task", 1, faults=[STALLS], is_narrow=True)
+        async with way as (slow, theirs):
             await until_true(lambda: limits.open_count == 1)
             await telling.more(2)  # the second fills the wire, and is held up by nothing yet
             await until_true(lambda: limits.open_count == 0)

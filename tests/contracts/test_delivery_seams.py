@@ -13,6 +13,7 @@ from outlast.delivery.frames import SUBSCRIPTION_META_KEY, TASK_CHANGED
 from outlast.delivery.port import VERSION_META_KEY
 from outlast.delivery.webhook import receiver, sender
 from outlast.domain import decisions, errors
+from outlast.service.waits import turns
 from outlast.tests.contracts import delivery_pushing
 from outlast.tests.contracts.delivery_histories import Example, Receiving, Refusal, examples, unroll
 from outlast.tests.contracts.delivery_observers import (
@@ -45,7 +46,6 @@ from outlast.tests.contracts.delivery_world import (
     without_pauses,
 )
 from outlast.tests.domain.given import OPENED, START
-from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

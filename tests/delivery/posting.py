@@ -12,7 +12,7 @@ import orjson
 import uvicorn
 
 from outlast.delivery.webhook import signing
-from outlast.tests.support.listening import stop
+from outlast.service.hosting import HttpServer
 
 START_S_MAX = 30.0
 
@@ -69,7 +69,7 @@ async def served(app: Any, listener: socket.socket | None = None) -> AsyncGenera
     """The URL of an ASGI app that real sockets reach."""
     listener = listener or bound()
     config = uvicorn.Config(app, log_level="critical", ws="none", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = HttpServer(config)
     async with anyio.create_task_group() as group:
         group.start_soon(server.serve, [listener])
         with anyio.fail_after(START_S_MAX):
@@ -79,7 +79,7 @@ async def served(app: Any, listener: socket.socket | None = None) -> AsyncGenera
         try:
             yield url_of(listener)
         finally:
-            await stop(server)
+            server.should_exit = True
     listener.close()
 
 

@@ -8,9 +8,9 @@ import pytest
 from outlast.delivery.webhook.challenge import Challenger
 from outlast.delivery.webhook.exchange import Outcome
 from outlast.domain import errors
+from outlast.service.waits import turns
 from outlast.tests.delivery.subscribing import RAW, URL, Endpoint
 from outlast.tests.delivery.webhook_world import ALICE, now
-from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

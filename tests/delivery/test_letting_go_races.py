@@ -15,8 +15,8 @@ from outlast.delivery.webhook.receiver import Receiver
 from outlast.delivery.webhook.reception import Reception
 from outlast.delivery.webhook.subscriber import Subscriber, Subscribing, Wish
 from outlast.domain import draft, errors
+from outlast.service.waits import turns
 from outlast.tests.delivery.posting import now
-from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

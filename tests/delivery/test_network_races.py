@@ -8,7 +8,7 @@ import pytest
 
 from outlast.delivery.webhook import network
 from outlast.delivery.webhook.network import SystemResolver
-from outlast.tests.support.turns import turns
+from outlast.service.waits import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from outlast.domain.ports import CallNews, Progress, RunningCall
 from outlast.service.news import NewsReader
-from outlast.tests.support.turns import turns
+from outlast.service.waits import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from outlast.delivery.port import ListenRequest, OpenWatch, Receipt
 from outlast.delivery.remote import Remote
 from outlast.delivery.websocket import Switchboard
 from outlast.domain import errors
+from outlast.service.waits import turns
 from outlast.tests.client.playing import LOST, Play, Told, state
-from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,8 @@ from outlast.delivery.webhook.receiver import Received
 from outlast.delivery.webhook.source import WebhookSource
 from outlast.delivery.webhook.subscriber import Subscribing
 from outlast.domain import draft, errors
+from outlast.service.waits import turns
 from outlast.tests.delivery.posting import now
-from outlast.tests.support.turns import turns
 
 pytestmark = pytest.mark.anyio
 

@@ -95,7 +95,6 @@ async def test_the_health_check_believes_no_answer_but_200():
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n")
-        writer.close()
 
     async with accepting(serve) as port:
         assert await health(port) != 0

@@ -186,7 +186,6 @@ async def test_the_proxy_holds_nothing_back_also_where_no_header_asks_for_that(
         await writer.drain()
         if b"/events" in request:
             await over.wait()
-        writer.close()
 
     async with accepting(serve) as port:
         try:

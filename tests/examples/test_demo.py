@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request
 from rich.console import Console
 
 from outlast.service.cli.demo import make_demo_repository, run_demo
-from outlast.tests.support.listening import stop
+from outlast.service.hosting import HttpServer
 
 pytestmark = pytest.mark.anyio
 
@@ -56,14 +56,14 @@ class Script:
 async def served(script: Script) -> AsyncGenerator[str]:
     app = FastAPI()
     app.add_api_route("/mcp", script.__call__, methods=["POST"])
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    server = HttpServer(uvicorn.Config(app, log_level="warning", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
             try:
                 yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
             finally:
-                await stop(server)
+                server.should_exit = True
 
 
 async def play(script: Script, approve: bool | None = True) -> tuple[int, str]:

@@ -23,13 +23,13 @@ from outlast.domain.ports import CallNews, Returned, RunningCall, Tool, ToolCall
 from outlast.domain.task import Task, fold
 from outlast.service.callbacks import PATH, Callbacks, Tickets
 from outlast.service.commands import Commands
+from outlast.service.hosting import HttpServer
 from outlast.service.legs import PENDING_KEY
 from outlast.service.retention import Retention
 from outlast.service.workbench import Workbench
 from outlast.service.worker import Stores, Worker
 from outlast.tests.contracts.stores import Ports
 from outlast.tests.domain.given import OPENED, RESULT, Wish
-from outlast.tests.support.listening import stop
 
 KEY = "a server key"
 PENDING: dict[str, Any] = {"content": [], "_meta": {PENDING_KEY: True}}
@@ -234,10 +234,10 @@ def app_of(post: Callable[..., Any]) -> Starlette:
 @asynccontextmanager
 async def serving(post: Callable[..., Any], listener: socket.socket) -> AsyncGenerator[None]:
     config = uvicorn.Config(app_of(post), log_level="warning", lifespan="off", ws="none")
-    server = uvicorn.Server(config)
+    server = HttpServer(config)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, [listener])
         try:
             yield
         finally:
-            await stop(server)
+            server.should_exit = True

@@ -78,3 +78,12 @@ def tasks_stored(database_url: str) -> int:
         row = connection.execute("SELECT count(*) FROM outlast.task_view").fetchone()
     assert row is not None
     return row[0]
+
+
+def status_stored(database_url: str, task_id: str) -> str | None:
+    """The status of this task, as PostgreSQL itself says; None for one that is not stored."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute(
+            "SELECT status FROM outlast.task_view WHERE task_id = %s", [task_id]
+        ).fetchone()
+    return None if row is None else row[0]

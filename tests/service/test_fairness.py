@@ -8,13 +8,12 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 import websockets
 from websockets.http11 import Response
 
 from outlast.tests.acceptance.waiting import until, until_file_says
-from outlast.tests.service.conftest import DESK, tasks_stored
+from outlast.tests.service.conftest import DESK, status_stored, tasks_stored
 from outlast.tests.support.databases import database
 from outlast.tests.support.mcp import (
     IDEMPOTENCY_KEY,
@@ -141,11 +140,7 @@ async def ended(speaker: Speaker, owner: str, task_id: str) -> dict[str, Any]:
     """The task once it has ended. Until then the store is asked: each poll of ours is counted."""
 
     async def has_ended() -> bool:
-        with psycopg.connect(speaker.server.database_url) as connection:
-            row = connection.execute(
-                "SELECT status FROM outlast.task_view WHERE task_id = %s", [task_id]
-            ).fetchone()
-        return row is not None and row[0] in TERMINAL
+        return status_stored(speaker.server.database_url, task_id) in TERMINAL
 
     await until(has_ended, BOUND_S)
     return await speaker[owner].task(task_id)

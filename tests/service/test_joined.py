@@ -14,7 +14,6 @@ from starlette.types import Receive, Scope, Send
 from outlast.service.cli.serving import prepared, started
 from outlast.service.hosting import HttpServer, listener_on
 from outlast.service.joined import JOINED_BYTES_MAX, OnePiece
-from outlast.tests.support.listening import stop
 
 pytestmark = [pytest.mark.anyio, pytest.mark.promise("an-answer-leaves-in-one-piece")]
 
@@ -52,7 +51,7 @@ async def served() -> AsyncGenerator[socket.socket]:
             await asyncio.get_running_loop().sock_connect(client, (host, port))
             yield client
     finally:
-        await stop(server)
+        server.should_exit = True
         async with asyncio.timeout(BOUND_S):
             await serving
 

@@ -286,7 +286,6 @@ async def speaking(content_type: str, body: bytes) -> AsyncIterator[str]:
         head = f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + body)
         await writer.drain()
-        writer.close()
 
     async with accepting(serve) as port:
         yield f"http://127.0.0.1:{port}/mcp"

@@ -19,7 +19,7 @@ from outlast.service import hosting
 from outlast.service.siblings import LINE_BYTES_MAX, Line
 from outlast.service.supervising import START_TRIES_MAX, Supervisor
 from outlast.tests.acceptance.waiting import until, until_file_says
-from outlast.tests.service.conftest import desk_config
+from outlast.tests.service.conftest import desk_config, status_stored
 from outlast.tests.support.doors import taken_by, zombies_of
 from outlast.tests.support.mcp import RawClient, http_client
 from outlast.tests.support.services import (
@@ -64,11 +64,7 @@ async def test_it_says_once_that_it_serves_and_a_signal_ends_all_of_it_in_order(
         assert await service.until_ended(STOP_S_MAX) == 0, service.log.read_text()
         await until_gone(family)
         assert service.log.read_text().count(SERVED) == 1
-    with psycopg.connect(database_url) as connection:
-        row = connection.execute(
-            "SELECT status FROM outlast.task_view WHERE task_id = %s", [held]
-        ).fetchone()
-    assert row == ("completed",)
+    assert status_stored(database_url, held) == "completed"
 
 
 async def until_lines(path: Path, count: int) -> None:

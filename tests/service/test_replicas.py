@@ -103,7 +103,7 @@ async def replicas(
     try:
         for node in nodes:
             node.start()
-        async with http_client() as http, balancing(*ports) as balancer:
+        async with http_client() as http, balancing(ports) as balancer:
             for server in servers:
                 await server.until_ready(http)
             yield Replicas((servers[0], servers[1]), balancer, http)

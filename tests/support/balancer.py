@@ -88,8 +88,8 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 @asynccontextmanager
-async def balancing(*ports: int) -> AsyncGenerator[Balancer]:
-    """A balancer in front of the servers on these ports."""
+async def balancing(ports: Sequence[int]) -> AsyncGenerator[Balancer]:
+    """A balancer in front of the servers on these ports, which may change meanwhile."""
     balancer = Balancer(ports)
     try:
         async with accepting(balancer.serve) as balancer.port:

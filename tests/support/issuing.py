@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from outlast.tests.support.listening import stop
+from outlast.service.hosting import HttpServer
 
 AUDIENCE = "https://outlast.example/mcp"
 BOUND_S = 60.0
@@ -169,13 +169,13 @@ async def issuing(*keys: SigningKey, metadata: str | None = None) -> AsyncGenera
         routes = [Route(path, issuer.answer) for path in ("/keys", "/elsewhere")]
         if metadata is not None:
             routes.append(Route(metadata, issuer.describe))
-        server = uvicorn.Server(
+        server = HttpServer(
             uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")
         )
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(server._serve, [listener])
+            tasks.start_soon(server.serve, [listener])
             try:
                 yield issuer
             finally:
                 issuer.resumed.set()
-                await stop(server)
+                server.should_exit = True

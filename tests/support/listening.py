@@ -1,7 +1,7 @@
 """Servers of this process that stop without losing a connection which they have just taken.
 
-asyncio drops what it accepts in the same turn as `close`, and leaves the socket to the collector:
-then some later test has the warning. So all of them listen and stop by what stands here.
+Of one that is lost some later test has the warning. So all of them listen by what stands here, or,
+where they speak HTTP, are the product's own `HttpServer`.
 """
 
 import asyncio
@@ -9,9 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import uvicorn
-
-from outlast.tests.support.turns import turns
+from outlast.service.hosting import stop_listening
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -48,22 +46,3 @@ def _closing(serve: Serve) -> Serve:
             writer.close()
 
     return served
-
-
-async def stop_listening(listener: asyncio.Server) -> None:
-    """Accept no more, let what was accepted become a connection, then close."""
-    for listening in listener.sockets:
-        asyncio.get_running_loop().remove_reader(listening.fileno())
-    try:
-        await turns()
-    finally:
-        listener.close()
-
-
-async def stop(server: uvicorn.Server) -> None:
-    """Accept no more, and tell it to end: whoever runs it sees that."""
-    try:
-        for listener in getattr(server, "servers", ()):  # none before the start
-            await stop_listening(listener)
-    finally:
-        server.should_exit = True
